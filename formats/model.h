@@ -1,0 +1,74 @@
+/* model.h - config.json: what the model is, as data.  Family knowledge is one table row per family
+ * (families.c) and nowhere else; this header is what the rest of the program sees of it. */
+#ifndef MOEWE_FORMATS_MODEL_H
+#define MOEWE_FORMATS_MODEL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <moewe.h>
+
+#include "error.h"
+#include "safetensors.h"
+
+typedef struct model_family model_family; /* a row of the table in families.c */
+
+enum { MODEL_MAX_EOS = 8 };
+
+typedef struct model_config {
+    const model_family *family;
+    char     file[512];     /* the config.json, for messages */
+    char     model_type[48];
+    int32_t  n_layers, hidden, vocab;
+    int32_t  n_heads, n_kv_heads, head_dim;
+    int32_t  max_position;
+    int32_t  dense_inter;   /* width of the MLP of dense layers; 0 when there are none */
+    float    rms_eps;
+    double   rope_theta;
+    int32_t  sliding_window;   /* 0 = full attention */
+    int32_t  attention_bias;   /* q, k, v and o have biases */
+    int32_t  qk_norm;          /* RMSNorm on each head of q and k */
+    int32_t  tie_embeddings;
+    int32_t  bos_id;           /* -1 = none */
+    int32_t  n_eos;
+    int32_t  eos_ids[MODEL_MAX_EOS];
+    int32_t  weight_dtype;     /* moewe_dtype that the config names; tensors say for themselves */
+    uint8_t *layer_is_moe;     /* [n_layers] */
+    moewe_config moe;          /* of the MoE layers; dtypes, max_tokens and limit left at 0 */
+} model_config;
+
+/* path: a config.json or the directory that holds one (generation_config.json beside it adds
+ * end-of-text ids).  Unknown model_type, missing fields, wrong types, values out of range, and
+ * fields that contradict each other are errors naming file, field, found and expected. */
+int  model_config_load(const char *path, model_config *out, fmt_error *e);
+void model_config_free(model_config *c);
+
+/* Module path of a layer's MoE block as transformers names it: "model.layers.3.mlp". */
+void model_block_name(const model_config *c, int32_t layer, char *buf, size_t cap);
+
+/* "3" or a module path -> layer number; an unknown one or a dense layer is an error. */
+int model_block_find(const model_config *c, const char *name, int32_t *layer, fmt_error *e);
+
+/* One MoE block's tensors as moewe_weights views into the store; every shape is checked against the
+ * config.  w.gate, up and down have one dtype.  The store must outlive the views. */
+typedef struct model_block {
+    moewe_weights w;
+    int32_t       w_dtype; /* of gate, up and down */
+    const void  **pointers; /* the experts' arrays; owned */
+    uint64_t      bytes;    /* of all its tensors on disk */
+} model_block;
+int  model_block_open(const model_config *c, const st_store *s, int32_t layer, model_block *out, fmt_error *e);
+void model_block_close(model_block *b);
+
+/* The rest of a decoder, for the engine: full tensor names (or NULL in *name when the family has
+ * no such tensor) with their expected shapes. */
+typedef enum model_part {
+    MODEL_EMBED, MODEL_FINAL_NORM, MODEL_LM_HEAD,                      /* layer ignored */
+    MODEL_ATTN_NORM, MODEL_MLP_NORM, MODEL_Q, MODEL_K, MODEL_V, MODEL_O, MODEL_Q_NORM, MODEL_K_NORM,
+    MODEL_DENSE_GATE, MODEL_DENSE_UP, MODEL_DENSE_DOWN, MODEL_PART_COUNT
+} model_part;
+/* The tensor, checked; NULL with *e untouched and *absent = 1 when the config says there is none. */
+const st_tensor *model_part_find(const model_config *c, const st_store *s, model_part part, int32_t layer,
+                                 int *absent, fmt_error *e);
+
+#endif
