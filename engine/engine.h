@@ -20,7 +20,9 @@ typedef struct engine_options {
     int32_t     dtype;           /* MOEWE_DTYPE_F32 (default) or BF16: activations and KV cache */
     int32_t     max_sequences;   /* 0 = 1 */
     int32_t     context;         /* tokens per sequence; 0 = the model's max_position */
-    int32_t     max_batch;       /* tokens per forward; 0 = 512 */
+    int32_t     max_batch;       /* tokens per forward, at least max_sequences; 0 = 512 or max_sequences */
+    int32_t     max_logits;      /* rows per forward whose logits may be wanted: at least max_sequences, at most
+                                    max_batch; 0 = max_sequences */
     uint64_t    workspace_limit; /* of the MoE workspace; 0 = none */
 } engine_options;
 
@@ -46,7 +48,9 @@ const engine_options *engine_options_get(const engine *g); /* with the defaults 
 /* One forward pass over n_tokens rows, at most max_batch: row i is token ids[i] of sequence seq[i] at
  * position pos[i].  The positions of one sequence in a batch ascend by one and continue what its KV cache holds
  * (pos 0 starts it anew); a violation is an error.  The row's logits are computed where want[i] is nonzero
- * and stand in engine_logits in row order: [wanted][vocab], f32. */
+ * and stand in engine_logits in row order: [wanted][vocab], f32; at most max_logits rows may be wanted, and want
+ * NULL wants none.  No token at all is allowed.  After an error the sequences of the batch must start anew
+ * from pos 0, or go on from where they stood when the batch was refused before it ran. */
 typedef struct engine_batch {
     int32_t        n_tokens;
     const int32_t *ids, *seq, *pos;

@@ -65,7 +65,8 @@ void model_block_close(model_block *b);
 typedef enum model_part {
     MODEL_EMBED, MODEL_FINAL_NORM, MODEL_LM_HEAD,                      /* layer ignored */
     MODEL_ATTN_NORM, MODEL_MLP_NORM, MODEL_Q, MODEL_K, MODEL_V, MODEL_O, MODEL_Q_NORM, MODEL_K_NORM,
-    MODEL_DENSE_GATE, MODEL_DENSE_UP, MODEL_DENSE_DOWN, MODEL_PART_COUNT
+    MODEL_DENSE_GATE, MODEL_DENSE_UP, MODEL_DENSE_DOWN,
+    MODEL_Q_BIAS, MODEL_K_BIAS, MODEL_V_BIAS, MODEL_O_BIAS, MODEL_PART_COUNT
 } model_part;
 /* The tensor, checked; NULL with *e untouched and *absent = 1 when the config says there is none. */
 const st_tensor *model_part_find(const model_config *c, const st_store *s, model_part part, int32_t layer,

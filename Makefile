@@ -1,0 +1,42 @@
+# The front door to CMake: `make help` says what there is.
+BUILD ?= build
+TYPE  ?= Release
+FLAGS ?=
+JOBS  ?= $(shell nproc)
+
+.PHONY: all demo check check-asan check-tsan install-check deps clean help
+.DEFAULT_GOAL := all
+
+# Configured once; looks for the packages first, so that what is missing is said in one line.
+$(BUILD)/CMakeCache.txt:
+	@tools/deps.sh
+	cmake -S . -B $(BUILD) -DCMAKE_BUILD_TYPE=$(TYPE) $(FLAGS)
+
+all: $(BUILD)/CMakeCache.txt ## build the library and the program
+	cmake --build $(BUILD) -j $(JOBS)
+
+DEMO = Question: Maya has 92 balloons. Max has 5 times as many. How many more does Max have?
+
+demo: all ## answer a word problem with the checkpoint in models/, and show where every byte is
+	$(BUILD)/moewe generate models/wordmath --stats --prompt "$$(printf '$(DEMO)\nAnswer:')"
+
+check: all ## all tests
+	ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS)
+
+check-asan: ## the same under the address and undefined-behaviour sanitizers
+	$(MAKE) check BUILD=$(BUILD)-asan FLAGS="-DMOEWE_SANITIZE=address,undefined"
+
+check-tsan: ## the same under the thread sanitizer
+	$(MAKE) check BUILD=$(BUILD)-tsan FLAGS="-DMOEWE_SANITIZE=thread"
+
+install-check: all ## install into a scratch folder and build a program against it, both ways
+	tools/install_check.sh $(BUILD)
+
+deps: ## install the packages that the build needs (Debian, as root)
+	tools/deps.sh --install
+
+clean:
+	rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-tsan
+
+help:
+	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*##/\t/'

@@ -1,0 +1,112 @@
+/* config.c - the canonical form of a config: every default filled, every field in range. */
+#include "core.h"
+
+#include <math.h>
+
+/* Wider than any model; keeps every 32-bit index of a back end far from overflow. */
+enum { WIDTH_MAX = 1 << 20, EXPERTS_MAX = 1 << 16, TOP_K_MAX = 1024 };
+
+static moewe_status in_range(const char *field, int64_t has, int64_t low, int64_t high)
+{
+    if (has >= low && has <= high) return MOEWE_OK;
+    return moewe_fail(MOEWE_E_ARG, "moewe_config.%s is %lld, needs %lld to %lld", field, (long long)has, (long long)low,
+                      (long long)high);
+}
+
+static moewe_status finite_field(const char *field, float has)
+{
+    if (isfinite(has)) return MOEWE_OK;
+    return moewe_fail(MOEWE_E_ARG, "moewe_config.%s is %f, needs a finite number", field, (double)has);
+}
+
+static moewe_status dtype_field(const char *field, int32_t has, int allow_f16)
+{
+    if (has == MOEWE_DTYPE_F32 || has == MOEWE_DTYPE_BF16 || (allow_f16 && has == MOEWE_DTYPE_F16)) return MOEWE_OK;
+    return moewe_fail(moewe_dtype_bytes(has) ? MOEWE_E_UNSUPPORTED : MOEWE_E_ARG,
+                      "moewe_config.%s is %d (%s), needs f32 or bf16%s", field, has, moewe_dtype_name(has),
+                      allow_f16 ? " or f16" : "");
+}
+
+#define CHECK(call)                                                                                                    \
+    do {                                                                                                               \
+        moewe_status check_ = (call);                                                                                  \
+        if (check_) return check_;                                                                                     \
+    } while (0)
+
+static moewe_status check_groups(moewe_config *c)
+{
+    CHECK(in_range("n_group", c->n_group, 0, c->n_experts));
+    if (c->n_group == 0) {
+        CHECK(in_range("top_group (without n_group)", c->top_group, 0, 0));
+        return in_range("group_best (without n_group)", c->group_best, 0, 0);
+    }
+    if (c->n_experts % c->n_group)
+        return moewe_fail(MOEWE_E_ARG, "moewe_config.n_group is %d, needs a divisor of n_experts %d", c->n_group,
+                          c->n_experts);
+    if (c->score == MOEWE_SCORE_GIVEN || c->n_null)
+        return moewe_fail(MOEWE_E_ARG, "moewe_config.n_group is %d, needs 0 with %s", c->n_group,
+                          c->n_null ? "n_null" : "MOEWE_SCORE_GIVEN");
+    if (!c->group_best) c->group_best = 1;
+    CHECK(in_range("top_group", c->top_group, 1, c->n_group));
+    CHECK(in_range("group_best", c->group_best, 1, c->n_experts / c->n_group));
+    return in_range("top_k (within top_group groups)", c->top_k, 1,
+                    (int64_t)c->top_group * (c->n_experts / c->n_group));
+}
+
+moewe_status moewe_config_canonical(const moewe_config *cfg, moewe_config *out, char name[MOEWE_NAME_BYTES])
+{
+    moewe_config c;
+    if (!cfg) return moewe_fail(MOEWE_E_ARG, "moewe_config is NULL");
+    if (cfg->struct_size != sizeof c)
+        return moewe_fail(MOEWE_E_ABI, "moewe_config.struct_size is %u, this library knows %zu", cfg->struct_size,
+                          sizeof c);
+    c = *cfg;
+
+    const uint32_t known = MOEWE_FLAG_RENORMALIZE | MOEWE_FLAG_WEIGHT_ON_INPUT;
+    if (c.flags & ~known)
+        return moewe_fail(MOEWE_E_ARG, "moewe_config.flags is 0x%x, needs bits of 0x%x only", c.flags, known);
+    CHECK(in_range("hidden", c.hidden, 1, WIDTH_MAX));
+    CHECK(in_range("inter", c.inter, 1, WIDTH_MAX));
+    CHECK(in_range("shared_inter", c.shared_inter, 0, WIDTH_MAX));
+    CHECK(in_range("n_experts", c.n_experts, 1, EXPERTS_MAX));
+    CHECK(in_range("n_null", c.n_null, 0, EXPERTS_MAX));
+    CHECK(in_range("max_tokens", c.max_tokens, 1, INT32_MAX));
+    CHECK(in_range("score", c.score, 0, MOEWE_SCORE_GIVEN));
+    if (c.score == MOEWE_SCORE_GIVEN - 1)
+        return moewe_fail(MOEWE_E_ARG, "moewe_config.score is %d, which is no moewe_score", c.score);
+    CHECK(in_range("act", c.act, 0, MOEWE_ACT_GELU));
+
+    int64_t choices = (int64_t)c.n_experts + c.n_null;
+    int64_t most = c.score == MOEWE_SCORE_GIVEN || choices > TOP_K_MAX ? TOP_K_MAX : choices;
+    CHECK(in_range("top_k", c.top_k, 1, most));
+    CHECK(in_range("first_expert", c.first_expert, 0, c.n_experts - 1));
+    CHECK(in_range("n_local", c.n_local, 0, c.n_experts - c.first_expert));
+    if (!c.n_local) c.n_local = c.n_experts - c.first_expert;
+    CHECK(check_groups(&c));
+
+    if (!c.x_dtype) c.x_dtype = MOEWE_DTYPE_F32;
+    if (!c.w_dtype) c.w_dtype = MOEWE_DTYPE_F32;
+    if (!c.y_dtype) c.y_dtype = c.x_dtype;
+    CHECK(dtype_field("x_dtype", c.x_dtype, 0));
+    CHECK(dtype_field("w_dtype", c.w_dtype, 1));
+    CHECK(dtype_field("y_dtype", c.y_dtype, 0));
+
+    if (c.score == MOEWE_SCORE_GIVEN && c.flags & MOEWE_FLAG_RENORMALIZE)
+        return moewe_fail(MOEWE_E_ARG, "moewe_config.flags has MOEWE_FLAG_RENORMALIZE, needs it clear with "
+                                       "MOEWE_SCORE_GIVEN: given weights are used as they are");
+    CHECK(finite_field("act_limit", c.act_limit));
+    CHECK(finite_field("act_alpha", c.act_alpha));
+    CHECK(finite_field("act_beta", c.act_beta));
+    CHECK(finite_field("routed_scale", c.routed_scale));
+    if (c.act_limit < 0)
+        return moewe_fail(MOEWE_E_ARG, "moewe_config.act_limit is %f, needs 0 or more", (double)c.act_limit);
+    if (c.routed_scale == 0) c.routed_scale = 1;
+
+    size_t n = c.name ? strlen(c.name) : 0;
+    if (n >= MOEWE_NAME_BYTES) n = MOEWE_NAME_BYTES - 1;
+    memset(name, 0, MOEWE_NAME_BYTES);
+    if (n) memcpy(name, c.name, n);
+    c.name = NULL; /* the caller's text is not kept; the plan points this at its own copy */
+    *out = c;
+    return MOEWE_OK;
+}

@@ -1,0 +1,110 @@
+/* cpu_route.c - from a row of logits to experts and weights.  Only the row itself is looked at. */
+#include "cpu.h"
+
+#include <math.h>
+
+/* A NaN score ranks last; its weight stays NaN if it is chosen all the same. */
+static inline float rank_of(float v)
+{
+    return v != v ? -INFINITY : v;
+}
+
+int64_t cpu_choice_floats(const moewe_config *cfg)
+{
+    return 2 * ((int64_t)cfg->n_experts + cfg->n_null) + 2 * (int64_t)cfg->n_group;
+}
+
+static void softmax(float *v, int32_t n)
+{
+    float most = -INFINITY, sum = 0.0f;
+    for (int32_t i = 0; i < n; i++)
+        if (v[i] > most) most = v[i];
+    for (int32_t i = 0; i < n; i++) sum += v[i] = expf(v[i] - most);
+    for (int32_t i = 0; i < n; i++) v[i] /= sum;
+}
+
+static void score_all(const moewe_config *cfg, const float *logits, float *score, int32_t n)
+{
+    memcpy(score, logits, (size_t)n * sizeof *score);
+    switch (cfg->score) {
+    case MOEWE_SCORE_SOFTMAX: softmax(score, n); break;
+    case MOEWE_SCORE_SIGMOID:
+        for (int32_t e = 0; e < n; e++) score[e] = 1.0f / (1.0f + expf(-score[e]));
+        break;
+    case MOEWE_SCORE_SQRTSOFTPLUS: /* beyond 20, log(1 + e^x) is x in f32 */
+        for (int32_t e = 0; e < n; e++) score[e] = sqrtf(score[e] > 20.0f ? score[e] : log1pf(expf(score[e])));
+        break;
+    default: break; /* softmax over the chosen comes after the choice */
+    }
+}
+
+/* Index of the largest v[i] after (value, index) in falling order, equals by rising index; -1 at the end. */
+static int32_t next_largest(const float *v, int32_t n, float value, int32_t index)
+{
+    int32_t best = -1;
+    for (int32_t i = 0; i < n; i++) {
+        float r = rank_of(v[i]);
+        if (index >= 0 && (r > value || (r == value && i <= index))) continue;
+        if (best < 0 || r > rank_of(v[best])) best = i;
+    }
+    return best;
+}
+
+/* Ranks groups by the sum of their best scores; open[g] becomes 1 for the top_group best. */
+static void open_groups(const moewe_config *cfg, const float *choice, float *sums, float *open)
+{
+    int32_t size = cfg->n_experts / cfg->n_group;
+    for (int32_t g = 0; g < cfg->n_group; g++) {
+        const float *members = choice + (int64_t)g * size;
+        int32_t at = -1;
+        sums[g] = 0.0f;
+        open[g] = 0.0f;
+        for (int32_t b = 0; b < cfg->group_best; b++) {
+            at = next_largest(members, size, at < 0 ? 0.0f : rank_of(members[at]), at);
+            sums[g] += members[at];
+        }
+    }
+    int32_t g = -1;
+    for (int32_t b = 0; b < cfg->top_group; b++) {
+        g = next_largest(sums, cfg->n_group, g < 0 ? 0.0f : rank_of(sums[g]), g);
+        open[g] = 1.0f;
+    }
+}
+
+/* The top_k largest, in falling order, the lowest id first among equals; keys holds their values. */
+static void top_k(const moewe_config *cfg, const float *choice, int32_t n, const float *open, int32_t *ids, float *keys)
+{
+    int32_t have = 0, size = cfg->n_group ? cfg->n_experts / cfg->n_group : 1;
+    for (int32_t e = 0; e < n; e++) {
+        if (cfg->n_group && open[e / size] == 0.0f) continue;
+        float r = rank_of(choice[e]);
+        if (have == cfg->top_k && !(r > keys[have - 1])) continue;
+        int32_t at = have < cfg->top_k ? have++ : have - 1;
+        for (; at > 0 && r > keys[at - 1]; at--) {
+            keys[at] = keys[at - 1];
+            ids[at] = ids[at - 1];
+        }
+        keys[at] = r;
+        ids[at] = e;
+    }
+}
+
+void cpu_choose_experts(const moewe_config *cfg, const float *logits, const float *select_bias, float *scratch,
+                        int32_t *ids, float *weights)
+{
+    int32_t n = cfg->n_experts + cfg->n_null;
+    float *score = scratch, *choice = score + n, *sums = choice + n, *open = sums + cfg->n_group;
+    score_all(cfg, logits, score, n);
+    for (int32_t e = 0; e < n; e++) choice[e] = select_bias ? score[e] + select_bias[e] : score[e];
+    if (cfg->n_group) open_groups(cfg, choice, sums, open);
+    top_k(cfg, choice, n, open, ids, weights);
+
+    for (int32_t s = 0; s < cfg->top_k; s++) weights[s] = score[ids[s]];
+    if (cfg->score == MOEWE_SCORE_SOFTMAX_TOPK) softmax(weights, cfg->top_k);
+    if (cfg->flags & MOEWE_FLAG_RENORMALIZE) {
+        float sum = 0.0f;
+        for (int32_t s = 0; s < cfg->top_k; s++) sum += weights[s];
+        for (int32_t s = 0; s < cfg->top_k; s++) weights[s] = sum == 0.0f ? 0.0f : weights[s] / sum;
+    }
+    for (int32_t s = 0; s < cfg->top_k; s++) weights[s] *= cfg->routed_scale;
+}

@@ -1,0 +1,457 @@
+/* cpu_run.c - one layer, one parallel region: phases with a meeting of all threads between them.
+ *
+ *     for each chunk of tokens
+ *         ROUTE     tasks: a few tokens each   logits, choice, weights; sums start at 0 or y
+ *         sort      one thread                 pairs by expert, counting sort
+ *         for each group of pairs whose activated rows fit in mid, experts ascending
+ *             GEMM1 tasks: (expert, 64 columns of inter)   gather rows of x, gate, up, activation
+ *             GEMM2 tasks: 64 columns of hidden            all experts of the group, in order
+ *         COMBINE   tasks: a few tokens each   rounds the sums to y, when y is not f32
+ *
+ * A column of hidden has one writer, which adds experts in ascending order: so the sum of a token does
+ * not depend on who computed it, on the chunk or on the group. */
+#include "cpu.h"
+
+#include <math.h>
+#include <stdatomic.h>
+
+enum { ROUTE_TOKENS = 8, COMBINE_TOKENS = 16 };
+
+typedef enum run_phase { PHASE_ROUTE, PHASE_GEMM1, PHASE_GEMM2, PHASE_COMBINE, PHASE_DONE } run_phase;
+
+typedef struct run_state {
+    const moewe_plan    *plan;
+    const moewe_config  *cfg;
+    const cpu_kernels   *kernels;
+    const moewe_weights *w;
+    const moewe_io      *io;
+    cpu_views            v;
+    cpu_act              act;
+    moewe_stage          first, last;
+    int32_t              n_tokens;  /* valid ones */
+    run_phase            phase;
+    int32_t              token0, tokens;       /* of the chunk */
+    int32_t              expert, row;          /* where the next group starts */
+    int32_t              n_routed, n_segments; /* of the group; routed ones come first, the shared one last */
+    int32_t              tasks;
+    atomic_int           next;
+} run_state;
+
+static int on(const run_state *s, moewe_stage stage)
+{
+    return s->first <= stage && stage <= s->last;
+}
+
+static int32_t n_slots(const run_state *s) /* local experts and identity experts */
+{
+    return s->cfg->n_local + s->cfg->n_null;
+}
+
+static const void *x_row(const run_state *s, int32_t token)
+{
+    return (const uint8_t *)s->io->x + (int64_t)(s->token0 + token) * s->io->x_stride;
+}
+
+static void *y_row(const run_state *s, int32_t token)
+{
+    return (uint8_t *)s->io->y + (int64_t)(s->token0 + token) * s->io->y_stride;
+}
+
+/* The token's sum: in y itself when that is f32. */
+static float *sum_row(const run_state *s, int32_t token)
+{
+    return s->v.acc ? s->v.acc + (int64_t)token * s->cfg->hidden : y_row(s, token);
+}
+
+static const int32_t *chunk_ids(const run_state *s)
+{
+    return s->v.ids ? s->v.ids : s->io->topk_ids + (int64_t)s->token0 * s->cfg->top_k;
+}
+
+static float pair_weight(const run_state *s, int32_t pair)
+{
+    if (s->v.weights) return s->v.weights[pair];
+    return s->io->topk_weights[(int64_t)s->token0 * s->cfg->top_k + pair] * s->cfg->routed_scale;
+}
+
+/* ---- ROUTE --------------------------------------------------------------------- */
+
+uint64_t cpu_route_tile_bytes(const moewe_config *cfg)
+{
+    if (cfg->score == MOEWE_SCORE_GIVEN) return 0;
+    uint64_t logits = (uint64_t)ROUTE_TOKENS * ((uint64_t)cfg->n_experts + (uint64_t)cfg->n_null);
+    return moewe_align_up((logits + (uint64_t)cpu_choice_floats(cfg)) * sizeof(float), MOEWE_ALIGN);
+}
+
+static void router_logits(const run_state *s, int32_t token, int32_t n, float *logits)
+{
+    int32_t width = s->cfg->n_experts + s->cfg->n_null;
+    moewe_shape shape = {1, width, s->cfg->hidden};
+    const void *rows[ROUTE_TOKENS];
+    _Alignas(64) float c[ROUTE_TOKENS * CPU_COLS];
+    for (int32_t r = 0; r < n; r++) rows[r] = x_row(s, token + r);
+    for (int32_t p = 0; p < cpu_panels(width); p++) {
+        cpu_panel panel = cpu_panel_of(&s->w->router, shape, 0, p);
+        s->kernels->tile(rows, s->cfg->x_dtype, n, &panel, s->w->router.dtype, s->cfg->hidden, c);
+        for (int32_t r = 0; r < n; r++)
+            for (int32_t j = 0; j < panel.cols; j++) {
+                float bias = s->w->router.bias ? s->w->router.bias[p * CPU_COLS + j] : 0.0f;
+                logits[(int64_t)r * width + p * CPU_COLS + j] = c[r * CPU_COLS + j] + bias;
+            }
+    }
+}
+
+static void shared_weights(const run_state *s, int32_t token, int32_t n)
+{
+    const moewe_matrix *m = &s->w->shared_scale;
+    const void *rows[ROUTE_TOKENS];
+    _Alignas(64) float c[ROUTE_TOKENS * CPU_COLS];
+    if (!m->data && !m->experts) {
+        for (int32_t r = 0; r < n; r++) s->v.shared[token + r] = 1.0f;
+        return;
+    }
+    cpu_panel panel = cpu_panel_of(m, (moewe_shape){1, 1, s->cfg->hidden}, 0, 0);
+    for (int32_t r = 0; r < n; r++) rows[r] = x_row(s, token + r);
+    s->kernels->tile(rows, s->cfg->x_dtype, n, &panel, m->dtype, s->cfg->hidden, c);
+    for (int32_t r = 0; r < n; r++) {
+        float logit = c[r * CPU_COLS] + (m->bias ? m->bias[0] : 0.0f);
+        s->v.shared[token + r] = 1.0f / (1.0f + expf(-logit));
+    }
+}
+
+static void route_task(const run_state *s, int32_t task, int32_t thread)
+{
+    const moewe_config *cfg = s->cfg;
+    int32_t token = task * ROUTE_TOKENS, n = s->tokens - token < ROUTE_TOKENS ? s->tokens - token : ROUTE_TOKENS;
+    int32_t width = cfg->n_experts + cfg->n_null;
+    if (s->v.ids) {
+        float *logits = (float *)(void *)(s->v.tiles + (uint64_t)thread * cpu_route_tile_bytes(cfg));
+        float *scratch = logits + (int64_t)ROUTE_TOKENS * width;
+        if (!s->io->logits) router_logits(s, token, n, logits);
+        for (int32_t r = 0; r < n; r++) {
+            const float *row = s->io->logits ? s->io->logits + (int64_t)(s->token0 + token + r) * width
+                                             : logits + (int64_t)r * width;
+            int64_t pair = (int64_t)(token + r) * cfg->top_k;
+            cpu_choose_experts(cfg, row, s->w->select_bias, scratch, s->v.ids + pair, s->v.weights + pair);
+        }
+    }
+    if (cfg->shared_inter) shared_weights(s, token, n);
+    for (int32_t r = token; r < token + n; r++) {
+        float *sum = sum_row(s, r);
+        if (!s->io->y_add)
+            memset(sum, 0, (size_t)cfg->hidden * sizeof *sum);
+        else if (s->v.acc)
+            s->kernels->to_f32(sum, y_row(s, r), cfg->y_dtype, cfg->hidden);
+    }
+}
+
+/* ---- SORT ---------------------------------------------------------------------- */
+
+/* Slot of a global id: local experts, then identity experts; -1 when it is not here. */
+static int32_t slot_of(const moewe_config *cfg, int32_t id)
+{
+    if (id < 0 || id >= cfg->n_experts + cfg->n_null) return -1;
+    if (id >= cfg->n_experts) return cfg->n_local + (id - cfg->n_experts);
+    int32_t local = id - cfg->first_expert;
+    return local >= 0 && local < cfg->n_local ? local : -1;
+}
+
+static void sort_pairs(const run_state *s)
+{
+    const int32_t *ids = chunk_ids(s);
+    int32_t *off = s->v.offsets, slots = n_slots(s), pairs = s->tokens * s->cfg->top_k;
+    memset(off, 0, ((size_t)slots + 1) * sizeof *off);
+    for (int32_t p = 0; p < pairs; p++) {
+        int32_t slot = slot_of(s->cfg, ids[p]);
+        if (slot >= 0) off[slot + 1]++;
+    }
+    for (int32_t e = 0; e < slots; e++) off[e + 1] += off[e];
+    for (int32_t p = 0; p < pairs; p++) {
+        int32_t slot = slot_of(s->cfg, ids[p]);
+        if (slot >= 0) s->v.order[off[slot]++] = p;
+    }
+    for (int32_t e = slots; e > 0; e--) off[e] = off[e - 1]; /* each start has moved to its end: move back */
+    off[0] = 0;
+}
+
+/* ---- groups of pairs --------------------------------------------------------------- */
+
+static uint64_t mid_row_bytes(const run_state *s, int32_t expert)
+{
+    return (uint64_t)(expert < 0 ? s->cfg->shared_inter : s->cfg->inter) * moewe_dtype_bytes(s->cfg->x_dtype);
+}
+
+/* Rows of the expert at the cursor that are still to do; experts beyond the slots: the shared one. */
+static int32_t rows_left(const run_state *s)
+{
+    if (s->expert < n_slots(s)) return s->v.offsets[s->expert + 1] - s->v.offsets[s->expert] - s->row;
+    return s->cfg->shared_inter ? s->tokens - s->row : 0;
+}
+
+/* The next pairs, experts ascending, whose rows fit in mid.  0 when none is left. */
+static int build_group(run_state *s)
+{
+    uint64_t used = 0;
+    s->n_segments = s->n_routed = 0;
+    while (s->expert <= n_slots(s)) {
+        int32_t rows = rows_left(s), shared = s->expert == n_slots(s);
+        int identity = !shared && s->expert >= s->cfg->n_local;
+        int32_t expert = shared ? -1 : s->expert;
+        if (rows && !identity) {
+            uint64_t fit = (s->plan->choice.mid_bytes - used) / mid_row_bytes(s, expert);
+            if (!fit) return 1;
+            if ((uint64_t)rows > fit) rows = (int32_t)fit;
+        }
+        if (rows) {
+            int32_t first = shared ? s->row : s->v.offsets[s->expert] + s->row;
+            s->v.segments[s->n_segments++] = (cpu_segment){.expert = expert, .first = first, .rows = rows, .mid = used};
+            if (!shared && !identity) s->n_routed++;
+            if (!identity) used += (uint64_t)rows * mid_row_bytes(s, expert);
+            s->row += rows;
+        }
+        if (rows_left(s)) return 1;
+        s->expert++;
+        s->row = 0;
+    }
+    return s->n_segments > 0;
+}
+
+static int32_t segment_token(const run_state *s, const cpu_segment *g, int32_t row)
+{
+    return g->expert < 0 ? g->first + row : s->v.order[g->first + row] / s->cfg->top_k;
+}
+
+/* ---- GEMM1 -------------------------------------------------------------------------- */
+
+static void add_bias(float *c, const float *bias, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++) c[i] += bias[i];
+}
+
+static void scale_rows(const run_state *s, const cpu_segment *g, int32_t row, int32_t n, float *c)
+{
+    for (int32_t r = 0; r < n; r++) {
+        float w = pair_weight(s, s->v.order[g->first + row + r]);
+        for (int32_t j = 0; j < CPU_COLS; j++) c[r * CPU_COLS + j] *= w;
+    }
+}
+
+static void gemm1_task(const run_state *s, int32_t task)
+{
+    const moewe_config *cfg = s->cfg;
+    int32_t routed_tasks = s->n_routed * cpu_panels(cfg->inter);
+    int shared = task >= routed_tasks;
+    const cpu_segment *g = shared ? &s->v.segments[s->n_segments - 1] : &s->v.segments[task / cpu_panels(cfg->inter)];
+    int32_t p = shared ? task - routed_tasks : task % cpu_panels(cfg->inter);
+    int32_t inter = shared ? cfg->shared_inter : cfg->inter, expert = shared ? 0 : g->expert, col = p * CPU_COLS;
+    const moewe_matrix *gate = shared ? &s->w->shared_gate : &s->w->gate, *up = shared ? &s->w->shared_up : &s->w->up;
+    moewe_shape shape = {cfg->n_local, inter, cfg->hidden};
+    int gated = moewe_act_gated(cfg->act), on_input = !shared && cfg->flags & MOEWE_FLAG_WEIGHT_ON_INPUT;
+    uint32_t each = moewe_dtype_bytes(cfg->x_dtype);
+    cpu_panel gate_panel = {0}, up_panel = cpu_panel_of(up, shape, expert, p);
+    if (gated) gate_panel = cpu_panel_of(gate, shape, expert, p);
+    _Alignas(64) float gc[CPU_ROWS * CPU_COLS], uc[CPU_ROWS * CPU_COLS];
+    const void *rows[CPU_ROWS];
+
+    for (int32_t row = 0; row < g->rows; row += CPU_ROWS) {
+        int32_t n = g->rows - row < CPU_ROWS ? g->rows - row : CPU_ROWS;
+        for (int32_t r = 0; r < n; r++) rows[r] = x_row(s, segment_token(s, g, row + r));
+        s->kernels->tile(rows, cfg->x_dtype, n, &up_panel, up->dtype, cfg->hidden, uc);
+        if (gated) s->kernels->tile(rows, cfg->x_dtype, n, &gate_panel, gate->dtype, cfg->hidden, gc);
+        if (on_input) {
+            scale_rows(s, g, row, n, uc);
+            if (gated) scale_rows(s, g, row, n, gc);
+        }
+        for (int32_t r = 0; r < n; r++) {
+            float *u = uc + r * CPU_COLS, *gr = gated ? gc + r * CPU_COLS : NULL;
+            if (up->bias) add_bias(u, up->bias + (int64_t)expert * inter + col, up_panel.cols);
+            if (gated && gate->bias) add_bias(gr, gate->bias + (int64_t)expert * inter + col, up_panel.cols);
+            s->kernels->act(&s->act, gr, u, up_panel.cols);
+            uint8_t *mid = s->v.mid + g->mid + ((uint64_t)(row + r) * (uint64_t)inter + (uint64_t)col) * each;
+            s->kernels->from_f32(mid, cfg->x_dtype, u, up_panel.cols);
+        }
+    }
+}
+
+/* ---- GEMM2 -------------------------------------------------------------------------- */
+
+static void identity_columns(const run_state *s, const cpu_segment *g, int32_t col, int32_t cols)
+{
+    float x[CPU_COLS];
+    uint32_t each = moewe_dtype_bytes(s->cfg->x_dtype);
+    for (int32_t r = 0; r < g->rows; r++) {
+        int32_t pair = s->v.order[g->first + r], token = pair / s->cfg->top_k;
+        s->kernels->to_f32(x, (const uint8_t *)x_row(s, token) + (uint64_t)col * each, s->cfg->x_dtype, cols);
+        s->kernels->add_scaled(sum_row(s, token) + col, pair_weight(s, pair), x, cols);
+    }
+}
+
+static void expert_columns(const run_state *s, const cpu_segment *g, int32_t p)
+{
+    const moewe_config *cfg = s->cfg;
+    int shared = g->expert < 0;
+    int32_t inter = shared ? cfg->shared_inter : cfg->inter, expert = shared ? 0 : g->expert, col = p * CPU_COLS;
+    const moewe_matrix *down = shared ? &s->w->shared_down : &s->w->down;
+    moewe_shape shape = {cfg->n_local, cfg->hidden, inter};
+    cpu_panel panel = cpu_panel_of(down, shape, expert, p);
+    uint64_t row_bytes = mid_row_bytes(s, g->expert);
+    _Alignas(64) float c[CPU_ROWS * CPU_COLS];
+    const void *rows[CPU_ROWS];
+
+    for (int32_t row = 0; row < g->rows; row += CPU_ROWS) {
+        int32_t n = g->rows - row < CPU_ROWS ? g->rows - row : CPU_ROWS;
+        for (int32_t r = 0; r < n; r++) rows[r] = s->v.mid + g->mid + (uint64_t)(row + r) * row_bytes;
+        s->kernels->tile(rows, cfg->x_dtype, n, &panel, down->dtype, inter, c);
+        for (int32_t r = 0; r < n; r++) {
+            float *cr = c + r * CPU_COLS, weight;
+            if (down->bias) add_bias(cr, down->bias + (int64_t)expert * cfg->hidden + col, panel.cols);
+            if (shared)
+                weight = s->v.shared[g->first + row + r];
+            else if (cfg->flags & MOEWE_FLAG_WEIGHT_ON_INPUT)
+                weight = 1.0f;
+            else
+                weight = pair_weight(s, s->v.order[g->first + row + r]);
+            s->kernels->add_scaled(sum_row(s, segment_token(s, g, row + r)) + col, weight, cr, panel.cols);
+        }
+    }
+}
+
+static void gemm2_task(const run_state *s, int32_t p)
+{
+    int32_t col = p * CPU_COLS, left = s->cfg->hidden - col, cols = left < CPU_COLS ? left : CPU_COLS;
+    for (int32_t i = 0; i < s->n_segments; i++) {
+        const cpu_segment *g = &s->v.segments[i];
+        if (g->expert >= s->cfg->n_local)
+            identity_columns(s, g, col, cols);
+        else
+            expert_columns(s, g, p);
+    }
+}
+
+/* ---- phases -------------------------------------------------------------------------- */
+
+static void do_task(const run_state *s, int32_t task, int32_t thread)
+{
+    switch (s->phase) {
+    case PHASE_ROUTE: route_task(s, task, thread); break;
+    case PHASE_GEMM1: gemm1_task(s, task); break;
+    case PHASE_GEMM2: gemm2_task(s, task); break;
+    default:
+        for (int32_t t = task * COMBINE_TOKENS; t < s->tokens && t < (task + 1) * COMBINE_TOKENS; t++)
+            s->kernels->from_f32(y_row(s, t), s->cfg->y_dtype, sum_row(s, t), s->cfg->hidden);
+    }
+}
+
+static void enter(run_state *s, run_phase phase, int64_t tasks)
+{
+    s->phase = phase;
+    s->tasks = (int32_t)tasks;
+    atomic_store_explicit(&s->next, 0, memory_order_relaxed);
+}
+
+static void enter_chunk(run_state *s, int32_t token0)
+{
+    int32_t left = s->n_tokens - token0;
+    s->token0 = token0;
+    s->tokens = left < s->plan->choice.chunk_tokens ? left : s->plan->choice.chunk_tokens;
+    s->expert = s->row = 0;
+    if (s->tokens <= 0)
+        enter(s, PHASE_DONE, 0);
+    else
+        enter(s, PHASE_ROUTE, on(s, MOEWE_STAGE_ROUTE) ? (s->tokens + ROUTE_TOKENS - 1) / ROUTE_TOKENS : 0);
+}
+
+static void enter_group(run_state *s)
+{
+    int more = (on(s, MOEWE_STAGE_GEMM1) || on(s, MOEWE_STAGE_GEMM2)) && build_group(s);
+    if (!more) {
+        int tasks = s->v.acc && on(s, MOEWE_STAGE_COMBINE) ? (s->tokens + COMBINE_TOKENS - 1) / COMBINE_TOKENS : 0;
+        enter(s, PHASE_COMBINE, tasks);
+        return;
+    }
+    int shared = s->v.segments[s->n_segments - 1].expert < 0;
+    int64_t tasks = (int64_t)s->n_routed * cpu_panels(s->cfg->inter) + (shared ? cpu_panels(s->cfg->shared_inter) : 0);
+    enter(s, PHASE_GEMM1, on(s, MOEWE_STAGE_GEMM1) ? tasks : 0);
+}
+
+/* From one phase to the next that has work; one thread at a time calls it, all others wait. */
+static void advance(void *task)
+{
+    run_state *s = task;
+    do {
+        switch (s->phase) {
+        case PHASE_ROUTE:
+            if (on(s, MOEWE_STAGE_SORT)) sort_pairs(s);
+            enter_group(s);
+            break;
+        case PHASE_GEMM1: enter(s, PHASE_GEMM2, on(s, MOEWE_STAGE_GEMM2) ? cpu_panels(s->cfg->hidden) : 0); break;
+        case PHASE_GEMM2: enter_group(s); break;
+        default: enter_chunk(s, s->token0 + s->tokens); break;
+        }
+    } while (!s->tasks && s->phase != PHASE_DONE);
+}
+
+static void work(run_state *s, int32_t thread)
+{
+    for (;;) {
+        int32_t task = atomic_fetch_add_explicit(&s->next, 1, memory_order_relaxed);
+        if (task >= s->tasks) return;
+        do_task(s, task, thread);
+    }
+}
+
+static void region(void *task, cpu_region *r, int32_t i, int32_t n)
+{
+    (void)n;
+    run_state *s = task;
+    while (s->phase != PHASE_DONE) {
+        work(s, i);
+        cpu_region_meet(r, advance, s);
+    }
+}
+
+static void lent_thread(void *task, int32_t i, int32_t count)
+{
+    (void)count;
+    work(task, i);
+}
+
+static moewe_status check_one_pass(const run_state *s)
+{
+    const moewe_config *cfg = s->cfg;
+    if (s->first == MOEWE_STAGE_ROUTE && s->last == MOEWE_STAGE_COMBINE) return MOEWE_OK;
+    uint64_t rows = moewe_mul((uint64_t)s->n_tokens, (uint64_t)cfg->top_k * mid_row_bytes(s, 0) +
+                                                         (cfg->shared_inter ? mid_row_bytes(s, -1) : 0));
+    if (s->n_tokens <= s->plan->choice.chunk_tokens && rows <= s->plan->choice.mid_bytes) return MOEWE_OK;
+    return moewe_fail(MOEWE_E_UNSUPPORTED,
+                      "moewe_run_stages: %d tokens take plan '%s' more than one pass (chunk of %d tokens, mid of %llu "
+                      "bytes for up to %llu), single stages need one",
+                      s->n_tokens, s->plan->name, s->plan->choice.chunk_tokens,
+                      (unsigned long long)s->plan->choice.mid_bytes, (unsigned long long)rows);
+}
+
+moewe_status cpu_run(const moewe_plan *plan, const moewe_weights *w, const moewe_io *io, void *base, void *stream,
+                     moewe_stage first, moewe_stage last)
+{
+    (void)stream;
+    const moewe_config *cfg = &plan->cfg;
+    const cpu_state *state = cpu_of(plan->dev);
+    run_state s = {.plan = plan, .cfg = cfg, .kernels = state->kernels, .w = w, .io = io, .first = first, .last = last,
+                   .act = {cfg->act, cfg->act_limit, cfg->act_alpha, cfg->act_beta}, .n_tokens = io->n_tokens};
+    carve c = {.base = base};
+    cpu_book(plan, &c, &s.v);
+    if (io->n_valid && *io->n_valid < s.n_tokens) s.n_tokens = *io->n_valid < 0 ? 0 : *io->n_valid;
+    moewe_status status = check_one_pass(&s);
+    if (status) return status;
+
+    enter_chunk(&s, 0);
+    if (!s.tasks && s.phase != PHASE_DONE) advance(&s);
+    if (s.phase == PHASE_DONE) return MOEWE_OK;
+    if (!plan->dev->executor.run) {
+        cpu_threads_run(state->threads, region, &s);
+        return MOEWE_OK;
+    }
+    for (; s.phase != PHASE_DONE; advance(&s))
+        plan->dev->executor.run(plan->dev->executor.ctx, lent_thread, &s, plan->dev->n_threads);
+    return MOEWE_OK;
+}
