@@ -89,12 +89,15 @@ static int bad_value(const args_option *o, const char *text)
     switch (o->kind) {
     case ARGS_INT:
         return cli_usage("%s is '%s', expected a whole number from %.0f to %.0f", o->name, text, o->low, o->high);
-    case ARGS_U64: return cli_usage("%s is '%s', expected a whole number from 0 to 2^64 - 1", o->name, text);
+    case ARGS_U64:
+        return cli_usage("%s is '%s', expected a whole number from 0 to 2^64 - 1", o->name, text);
     case ARGS_SIZE:
         return cli_usage("%s is '%s', expected a number of bytes above 0, such as 4096, 64K, 512MiB or 2GiB", o->name,
                          text);
-    case ARGS_REAL: return cli_usage("%s is '%s', expected a number from %g to %g", o->name, text, o->low, o->high);
-    default: return cli_usage("%s is '%s', expected %s", o->name, text, o->metavar);
+    case ARGS_REAL:
+        return cli_usage("%s is '%s', expected a number from %g to %g", o->name, text, o->low, o->high);
+    default:
+        return cli_usage("%s is '%s', expected %s", o->name, text, o->metavar);
     }
 }
 
@@ -102,13 +105,27 @@ static int set_value(const args_option *o, const char *text)
 {
     int bad = 0;
     switch (o->kind) {
-    case ARGS_FLAG: *(int *)o->out = 1; break;
-    case ARGS_TEXT: *(const char **)o->out = text; break;
-    case ARGS_INT: bad = set_int(o, text); break;
-    case ARGS_U64: bad = set_u64(o, text); break;
-    case ARGS_SIZE: bad = set_size(o, text); break;
-    case ARGS_REAL: bad = set_real(o, text); break;
-    case ARGS_WORD: bad = set_word(o, text); break;
+    case ARGS_FLAG:
+        *(int *)o->out = 1;
+        break;
+    case ARGS_TEXT:
+        *(const char **)o->out = text;
+        break;
+    case ARGS_INT:
+        bad = set_int(o, text);
+        break;
+    case ARGS_U64:
+        bad = set_u64(o, text);
+        break;
+    case ARGS_SIZE:
+        bad = set_size(o, text);
+        break;
+    case ARGS_REAL:
+        bad = set_real(o, text);
+        break;
+    case ARGS_WORD:
+        bad = set_word(o, text);
+        break;
     }
     return bad ? bad_value(o, text) : ARGS_GO;
 }

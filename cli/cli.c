@@ -9,6 +9,7 @@
 #include <time.h>
 
 static const char *command_name; /* NULL before a command is known */
+static int write_error;          /* errno of the first flush of stdout that failed */
 
 void cli_begin(const char *command)
 {
@@ -46,15 +47,19 @@ int cli_usage(const char *format, ...)
     return CLI_USAGE;
 }
 
-int cli_finish(int status)
+int cli_flush(void)
 {
     errno = 0;
-    int broken = fflush(stdout) != 0;
-    int why = errno;
-    if (!broken && !ferror(stdout)) return status;
-    if (status != CLI_OK) return status; /* the first message is enough */
-    if (broken && why == EPIPE) return CLI_FAILED;
-    return cli_fail("cannot write to standard output: %s", broken && why ? strerror(why) : "an earlier write failed");
+    if (!fflush(stdout) && !ferror(stdout)) return 0;
+    if (!write_error) write_error = errno ? errno : EIO;
+    return -1;
+}
+
+int cli_finish(int status)
+{
+    if (!cli_flush() || status != CLI_OK) return status; /* the first message is enough */
+    if (write_error == EPIPE) return CLI_FAILED;
+    return cli_fail("cannot write to standard output: %s", strerror(write_error));
 }
 
 cli_size cli_size_text(uint64_t bytes)

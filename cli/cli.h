@@ -17,12 +17,17 @@ void cli_begin(const char *command);
 int cli_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 int cli_usage(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* Writes out what stdout still holds; a write that failed turns CLI_OK into CLI_FAILED, with a message
+/* Writes out what stdout holds now; nonzero when that fails, and cli_finish will say why. */
+int cli_flush(void);
+
+/* The last flush: a write that failed turns CLI_OK into CLI_FAILED, with a message
  * unless the reader has simply gone away. */
 int cli_finish(int status);
 
 /* "12345 bytes (12.06 KiB)" */
-typedef struct cli_size { char text[64]; } cli_size;
+typedef struct cli_size {
+    char text[64];
+} cli_size;
 cli_size cli_size_text(uint64_t bytes);
 
 double cli_seconds(void); /* of a clock that only goes forward */

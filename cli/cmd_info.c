@@ -57,8 +57,9 @@ int cmd_info(int argc, char **argv)
 {
     const args_spec spec = {
         .synopsis = "",
-        .about = "Prints the version, each back end with 'yes' or the reason why it cannot run here, the cores and the\n"
-                 "memory, and the environment variables that the library reads.",
+        .about =
+            "Prints the version, each back end with 'yes' or the reason why it cannot run here, the cores and the\n"
+            "memory, and the environment variables that the library reads.",
     };
     int status = args_parse(&spec, argc, argv);
     if (status != ARGS_GO) return status;

@@ -1,9 +1,7 @@
 /* main.c - the program: finds the command and hands over.  Owns nothing but the table of commands. */
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "cli.h"
 

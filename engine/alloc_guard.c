@@ -1,5 +1,6 @@
 /* alloc_guard.c - the malloc family over glibc's own, with two counters.  Works before main and in every thread: it
- * holds nothing but atomics.  Must never allocate, lock or print. */
+ * holds nothing but atomics.  Under a sanitizer its hooks count instead; the thread sanitizer's see no aligned_alloc
+ * and no posix_memalign.  Must never allocate, lock or print. */
 #include "alloc_guard.h"
 
 #include <errno.h>

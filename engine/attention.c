@@ -47,10 +47,12 @@ ENGINE_INLINE void prepare_rows(const attention_task *t, int64_t from, int64_t t
             uint64_t at = ((uint64_t)row * (uint64_t)c->n_kv_heads + (uint64_t)head) * (uint64_t)dim;
             void *k = element(g->k, at, bf16);
             const void *v = element(g->v, at, bf16);
-            void *k_block = element(g->kv_mem.ptr, engine_kv_at(g, t->index, 0, seq, head) +
-                                    (uint64_t)(pos / ENGINE_BLOCK) * (uint64_t)dim * ENGINE_BLOCK, bf16);
-            void *v_row = element(g->kv_mem.ptr, engine_kv_at(g, t->index, 1, seq, head) +
-                                  (uint64_t)pos * (uint64_t)dim, bf16);
+            void *k_block = element(g->kv_mem.ptr,
+                                    engine_kv_at(g, t->index, 0, seq, head) +
+                                        (uint64_t)(pos / ENGINE_BLOCK) * (uint64_t)dim * ENGINE_BLOCK,
+                                    bf16);
+            void *v_row =
+                element(g->kv_mem.ptr, engine_kv_at(g, t->index, 1, seq, head) + (uint64_t)pos * (uint64_t)dim, bf16);
             if (t->layer->k_norm) engine_norm_row(k, t->layer->k_norm, k, dim, c->rms_eps, bf16);
             rotate(k, cosines, sines, half, bf16);
             for (int32_t i = 0; i < dim; i++)
@@ -100,8 +102,7 @@ ENGINE_INLINE void block_scores(const float *q, const void *k_block, int32_t dim
 {
     float sum[ENGINE_BLOCK] = {0};
     for (int32_t i = 0; i < dim; i++)
-        for (int j = 0; j < ENGINE_BLOCK; j++)
-            sum[j] += q[i] * act_load(k_block, (int64_t)i * ENGINE_BLOCK + j, bf16);
+        for (int j = 0; j < ENGINE_BLOCK; j++) sum[j] += q[i] * act_load(k_block, (int64_t)i * ENGINE_BLOCK + j, bf16);
     for (int j = 0; j < ENGINE_BLOCK; j++) s[j] = sum[j];
 }
 

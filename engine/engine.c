@@ -15,11 +15,13 @@ static int options_fill(engine *g, const engine_options *given, fmt_error *e)
     if (given) *o = *given;
     if (o->dtype == 0) o->dtype = MOEWE_DTYPE_F32;
     if (o->dtype != MOEWE_DTYPE_F32 && o->dtype != MOEWE_DTYPE_BF16)
-        return fmt_fail(e, "activations of dtype %s are not supported, expected f32 or bf16", moewe_dtype_name(o->dtype));
+        return fmt_fail(e, "activations of dtype %s are not supported, expected f32 or bf16",
+                        moewe_dtype_name(o->dtype));
     if (o->threads < 0 || o->max_sequences < 0 || o->context < 0 || o->max_batch < 0 || o->max_logits < 0)
-        return fmt_fail(e, "engine options have a negative number (threads %d, sequences %d, context %d, batch %d, "
-                           "logits %d), expected 0 or more", (int)o->threads, (int)o->max_sequences, (int)o->context,
-                        (int)o->max_batch, (int)o->max_logits);
+        return fmt_fail(e,
+                        "engine options have a negative number (threads %d, sequences %d, context %d, batch %d, "
+                        "logits %d), expected 0 or more",
+                        (int)o->threads, (int)o->max_sequences, (int)o->context, (int)o->max_batch, (int)o->max_logits);
     if (o->max_sequences == 0) o->max_sequences = 1;
     if (o->context == 0) o->context = c->max_position;
     if (o->context > c->max_position)
@@ -41,9 +43,10 @@ static int config_check(const model_config *c, fmt_error *e)
         return fmt_fail(e, "%s: head_dim is %d, expected an even number from 2 to %d", c->file, (int)c->head_dim,
                         (int)ENGINE_MAX_HEAD_DIM);
     if (c->n_layers < 1 || c->n_kv_heads < 1 || c->n_heads < 1 || c->n_heads % c->n_kv_heads)
-        return fmt_fail(e, "%s: %d layers, %d attention heads over %d key-value heads; expected at least one layer and "
-                           "a whole number of heads for each key-value head", c->file, (int)c->n_layers,
-                        (int)c->n_heads, (int)c->n_kv_heads);
+        return fmt_fail(e,
+                        "%s: %d layers, %d attention heads over %d key-value heads; expected at least one layer and "
+                        "a whole number of heads for each key-value head",
+                        c->file, (int)c->n_layers, (int)c->n_heads, (int)c->n_kv_heads);
     return 0;
 }
 
@@ -84,7 +87,8 @@ static int layers_plan(engine *g, fmt_error *e)
     moewe_need need;
     if (moewe_workspace_create(g->dev, 1, &g->workspace)) return fmt_fail(e, "%s", moewe_last_error());
     g->layers = calloc((size_t)g->config.n_layers, sizeof *g->layers);
-    if (!g->layers) return fmt_fail(e, "%s: no memory for the tables of %d layers", g->config.file, (int)g->config.n_layers);
+    if (!g->layers)
+        return fmt_fail(e, "%s: no memory for the tables of %d layers", g->config.file, (int)g->config.n_layers);
     for (int32_t i = 0; i < g->config.n_layers; i++) {
         engine_layer *l = &g->layers[i];
         if (!g->config.layer_is_moe[i]) continue;
@@ -138,8 +142,12 @@ static void take_activations(engine *g, engine_arena *a)
 static void take_kv(engine *g, engine_arena *a)
 {
     const model_config *c = &g->config;
-    uint64_t factors[] = {2, (uint64_t)g->opt.max_sequences, (uint64_t)g->kv_rows, (uint64_t)c->n_kv_heads,
-                          (uint64_t)c->head_dim, g->act_bytes};
+    uint64_t factors[] = {2,
+                          (uint64_t)g->opt.max_sequences,
+                          (uint64_t)g->kv_rows,
+                          (uint64_t)c->n_kv_heads,
+                          (uint64_t)c->head_dim,
+                          g->act_bytes};
     uint64_t bytes = (uint64_t)c->n_layers;
     for (size_t i = 0; i < sizeof factors / sizeof *factors; i++)
         if (__builtin_mul_overflow(bytes, factors[i], &bytes)) a->overflow = 1;
@@ -183,8 +191,9 @@ static int memory_check(const engine *g, fmt_error *e)
     const engine_memory *m = &g->memory;
     uint64_t available = memory_available();
     if (m->total <= available) return 0;
-    return fmt_fail(e, "%s needs %llu bytes (weights %llu, KV cache %llu for %d sequences of %d tokens, workspace %llu, "
-                       "activations %llu) and %llu are available; fewer sequences or a shorter context need less",
+    return fmt_fail(e,
+                    "%s needs %llu bytes (weights %llu, KV cache %llu for %d sequences of %d tokens, workspace %llu, "
+                    "activations %llu) and %llu are available; fewer sequences or a shorter context need less",
                     g->config.file, (unsigned long long)m->total, (unsigned long long)m->weights,
                     (unsigned long long)m->kv_cache, (int)g->opt.max_sequences, (int)g->opt.context,
                     (unsigned long long)m->workspace, (unsigned long long)m->activations,
@@ -231,8 +240,7 @@ static int memory_take(engine *g, fmt_error *e)
     m->workspace = ws.bytes;
     m->activations = act.used;
     m->mapped = st_mapped_bytes(g->store);
-    if (weights.overflow || kv.overflow || act.overflow ||
-        __builtin_add_overflow(m->weights, m->kv_cache, &m->total) ||
+    if (weights.overflow || kv.overflow || act.overflow || __builtin_add_overflow(m->weights, m->kv_cache, &m->total) ||
         __builtin_add_overflow(m->total, m->workspace, &m->total) ||
         __builtin_add_overflow(m->total, m->activations, &m->total))
         return fmt_fail(e, "%s: %d sequences of %d tokens in batches of %d need more than 2^64 bytes", g->config.file,

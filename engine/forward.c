@@ -215,7 +215,8 @@ int engine_forward(engine *g, const engine_batch *b, fmt_error *e)
     /* A run that fails leaves the cache in between: those sequences then hold nothing. */
     for (int32_t i = 0; i < g->opt.max_sequences; i++)
         if (g->first[i] >= 0) g->length[i] = 0;
-    if (layers_run(g, b, n_wanted)) return fmt_fail(e, "forward pass of %d tokens: %s", (int)b->n_tokens, moewe_last_error());
+    if (layers_run(g, b, n_wanted))
+        return fmt_fail(e, "forward pass of %d tokens: %s", (int)b->n_tokens, moewe_last_error());
     for (int32_t i = 0; i < g->opt.max_sequences; i++)
         if (g->first[i] >= 0) g->length[i] = g->next[i];
     return 0;

@@ -11,8 +11,8 @@ typedef struct gen_slot {
     size_t index;               /* of the request */
     int32_t done;               /* tokens that the KV cache holds */
     int32_t produced;
-    int32_t token;              /* the next to feed once the prompt is done */
-    int32_t wanted;             /* row of logits in this pass, or -1 */
+    int32_t token;  /* the next to feed once the prompt is done */
+    int32_t wanted; /* row of logits in this pass, or -1 */
     uint64_t rng;
 } gen_slot;
 
@@ -22,7 +22,7 @@ struct gen {
     gen_slot *slots;          /* [n_slots] */
     int32_t *ids, *seq, *pos; /* [max_batch] */
     uint8_t *want;
-    gen_candidate *scratch;   /* [vocab] */
+    gen_candidate *scratch; /* [vocab] */
     engine_batch batch;
 };
 
@@ -81,7 +81,8 @@ static int request_check(const gen *g, const gen_request *r, size_t index, fmt_e
     int32_t context = engine_options_get(g->engine)->context;
     if (r->n_prompt < 1 || !r->prompt)
         return fmt_fail(e, "prompt %zu has %d tokens, expected at least one", index, (int)r->n_prompt);
-    if (r->max_new < 0) return fmt_fail(e, "prompt %zu asks for %d new tokens, expected 0 or more", index, (int)r->max_new);
+    if (r->max_new < 0)
+        return fmt_fail(e, "prompt %zu asks for %d new tokens, expected 0 or more", index, (int)r->max_new);
     if (r->n_prompt > context || r->max_new > context - r->n_prompt)
         return fmt_fail(e, "prompt %zu has %d tokens and asks for %d more; the context is %d tokens", index,
                         (int)r->n_prompt, (int)r->max_new, (int)context);

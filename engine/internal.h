@@ -35,7 +35,7 @@ typedef struct engine_arena {
     uint8_t *base;
     uint64_t used;
     uint32_t align; /* the largest asked for */
-    int      overflow;
+    int overflow;
 } engine_arena;
 
 static inline void *arena_take(engine_arena *a, uint64_t bytes, uint32_t align)
@@ -98,19 +98,19 @@ struct engine {
     int64_t kv_rows;    /* context in whole blocks */
 
     /* Activations: [max_batch][width] each, in the dtype of the activations. */
-    void *h;           /* residual stream */
-    void *x;           /* normed input of a block */
-    void *y;           /* output of a block */
-    void *q, *k, *v;   /* projections; q and k are normed and rotated in place */
-    void *a;           /* attention's output */
-    void *gate, *up;   /* of dense layers, else NULL */
-    void *xw;          /* [max_logits][hidden]: rows whose logits are wanted */
-    float *logits;     /* [max_logits][vocab] */
-    float *cos, *sin;  /* [context][head_dim / 2] */
-    int32_t *wanted;   /* [max_logits] row numbers */
-    int32_t *length;   /* [max_sequences] positions that the KV cache holds */
-    int32_t *next;     /* [max_sequences] scratch of the batch check */
-    int32_t *first;    /* likewise: position of the sequence's first row in the batch, or -1 */
+    void *h;          /* residual stream */
+    void *x;          /* normed input of a block */
+    void *y;          /* output of a block */
+    void *q, *k, *v;  /* projections; q and k are normed and rotated in place */
+    void *a;          /* attention's output */
+    void *gate, *up;  /* of dense layers, else NULL */
+    void *xw;         /* [max_logits][hidden]: rows whose logits are wanted */
+    float *logits;    /* [max_logits][vocab] */
+    float *cos, *sin; /* [context][head_dim / 2] */
+    int32_t *wanted;  /* [max_logits] row numbers */
+    int32_t *length;  /* [max_sequences] positions that the KV cache holds */
+    int32_t *next;    /* [max_sequences] scratch of the batch check */
+    int32_t *first;   /* likewise: position of the sequence's first row in the batch, or -1 */
 };
 
 /* Element offset of one (layer, sequence, kv head) in the KV cache; K comes first, V of the layer follows it.
@@ -135,13 +135,19 @@ moewe_status engine_attention(engine *g, int32_t layer, const engine_batch *b);
 
 static inline float engine_bits_float(uint32_t u)
 {
-    union { uint32_t u; float f; } v = {.u = u};
+    union {
+        uint32_t u;
+        float f;
+    } v = {.u = u};
     return v.f;
 }
 
 static inline uint32_t engine_float_bits(float f)
 {
-    union { float f; uint32_t u; } v = {.f = f};
+    union {
+        float f;
+        uint32_t u;
+    } v = {.f = f};
     return v.u;
 }
 

@@ -14,9 +14,11 @@
     [MODEL_V_BIAS] = "model.layers.{L}.self_attn.v_proj.bias",                                                         \
     [MODEL_O_BIAS] = "model.layers.{L}.self_attn.o_proj.bias"
 
+/* clang-format off */
 #define LLAMA_QK_NORM                                                                                                  \
-    [MODEL_Q_NORM] = "model.layers.{L}.self_attn.q_norm.weight", [MODEL_K_NORM] =                                      \
-                                                                     "model.layers.{L}.self_attn.k_norm.weight"
+    [MODEL_Q_NORM] = "model.layers.{L}.self_attn.q_norm.weight",                                                       \
+    [MODEL_K_NORM] = "model.layers.{L}.self_attn.k_norm.weight"
+/* clang-format on */
 
 #define LLAMA_DENSE_MLP                                                                                                \
     [MODEL_DENSE_GATE] = "model.layers.{L}.mlp.gate_proj.weight",                                                      \

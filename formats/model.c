@@ -105,7 +105,7 @@ static int read_positive(const reader *r, const char *name, double fallback, dou
 
 static int read_family(const reader *r, model_config *c)
 {
-    char known[256] = "";
+    char known[256] = "one of ";
     const json_t *v = field(r, "model_type");
     const char *type = json_string_value(v);
     for (size_t i = 0; i < model_family_count; i++) {
@@ -118,7 +118,7 @@ static int read_family(const reader *r, model_config *c)
         return 0;
     }
     if (!type) return v ? wrong(r, "model_type", v, "a string") : missing(r, "model_type", known);
-    return fmt_fail(r->e, "%.300s: model_type '%.60s' is not known; known are %s", r->file, type, known);
+    return fmt_fail(r->e, "%.300s: model_type '%.60s' is not known, %s is expected", r->file, type, known);
 }
 
 /* A checkpoint with other weights than the config's shapes suggest must not run as if it were plain. */

@@ -4,6 +4,7 @@
 #define MOEWE_FORMATS_TOK_INTERNAL_H
 
 #define PCRE2_CODE_UNIT_WIDTH 8
+#include <jansson.h>
 #include <pcre2.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -137,7 +138,7 @@ typedef struct tok_job {
 } tok_job;
 
 /* tok_load.c */
-int tok_load(const char *file, const char *json, size_t bytes, tok **out, fmt_error *e);
+int tok_load(const char *file, const json_t *root, tok **out, fmt_error *e);
 
 /* tok_bpe.c: the vocabulary, the merges, and the merging of one piece. */
 uint32_t tok_byte_char(uint8_t byte);                   /* the character that stands for a byte */

@@ -28,6 +28,18 @@ moewe_status moewe_matrix_check(const moewe_backend *b, const char *where, const
 moewe_matrix moewe_matrix_canonical(const moewe_matrix *m, moewe_shape shape);
 moewe_status moewe_weights_check(const moewe_plan *plan, const char *where, const moewe_weights *w, int need_router);
 
+/* n rows (at least one) of row_bytes, stride bytes apart. */
+typedef struct moewe_rows {
+    const char *name; /* as messages say it */
+    const void *base;
+    int64_t     stride;
+    uint64_t    row_bytes;
+    int32_t     n;
+    uint32_t    element;
+} moewe_rows;
+moewe_status moewe_rows_check(const char *where, const moewe_rows *rows);
+moewe_status moewe_rows_apart(const char *where, const moewe_rows *a, const moewe_rows *b);
+
 int32_t     moewe_env_threads(void); /* 0 = unset */
 const char *moewe_env_backend(void); /* NULL = unset */
 int         moewe_env_log(moewe_log_level *level); /* 1 when set */

@@ -77,8 +77,12 @@ moewe_status moewe_linear_run(const moewe_device *dev, const moewe_linear *lin, 
     if (s) return s;
     if (n_tokens < 0) return moewe_fail(MOEWE_E_ARG, "%s: n_tokens is %d, needs 0 or more", where, n_tokens);
     if (!n_tokens) return MOEWE_OK;
-    if (!x || !y) return moewe_fail(MOEWE_E_ARG, "%s: %s is NULL", where, x ? "y" : "x");
-    if (!x_stride) x_stride = (int64_t)l.cols * moewe_dtype_bytes(l.x_dtype);
-    if (!y_stride) y_stride = (int64_t)l.rows * moewe_dtype_bytes(l.y_dtype);
-    return dev->backend->linear(dev, &l, n_tokens, x, x_stride, y, y_stride);
+    uint32_t xe = moewe_dtype_bytes(l.x_dtype), ye = moewe_dtype_bytes(l.y_dtype);
+    uint64_t x_row = (uint64_t)l.cols * xe, y_row = (uint64_t)l.rows * ye;
+    moewe_rows xr = {"x", x, x_stride ? x_stride : (int64_t)x_row, x_row, n_tokens, xe};
+    moewe_rows yr = {"y", y, y_stride ? y_stride : (int64_t)y_row, y_row, n_tokens, ye};
+    s = moewe_rows_check(where, &xr);
+    if (!s) s = moewe_rows_check(where, &yr);
+    if (!s) s = moewe_rows_apart(where, &yr, &xr);
+    return s ? s : dev->backend->linear(dev, &l, n_tokens, x, xr.stride, y, yr.stride);
 }

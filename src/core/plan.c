@@ -79,7 +79,10 @@ moewe_status moewe_plan_floor(const moewe_device *dev, const moewe_config *cfg, 
     if (!dev || !out) return moewe_fail(MOEWE_E_ARG, "moewe_plan_floor: %s is NULL", dev ? "out" : "dev");
     moewe_status s = plan_init(&plan, dev, cfg);
     if (s) return s;
-    *out = moewe_plan_least(&plan);
+    moewe_need least = moewe_plan_least(&plan);
+    if (least.bytes == UINT64_MAX)
+        return moewe_fail(MOEWE_E_ARG, "moewe_plan_floor: the workspace of plan '%s' does not fit in 64 bits", plan.name);
+    *out = least;
     return MOEWE_OK;
 }
 

@@ -1,42 +1,6 @@
 /* run.c - checks a run's arguments and hands it to the back end.  Allocates nothing, keeps nothing. */
 #include "core.h"
 
-typedef struct range { uintptr_t first, end; } range; /* bytes that rows touch; empty when first == end */
-
-static range rows_range(const void *base, int64_t stride, int32_t n, uint64_t row_bytes)
-{
-    uintptr_t a = (uintptr_t)base;
-    if (!n) return (range){a, a};
-    return (range){a, a + (uint64_t)(n - 1) * (uint64_t)stride + row_bytes};
-}
-
-static int overlap(range a, range b)
-{
-    return a.first < b.end && b.first < a.end;
-}
-
-/* Rows of x and y may be interleaved in one buffer: then the ranges overlap and no byte does. */
-static int interleaved(const moewe_io *io, int64_t xs, uint64_t x_row, int64_t ys, uint64_t y_row)
-{
-    if (xs != ys) return 0;
-    uintptr_t x = (uintptr_t)io->x, y = (uintptr_t)io->y, s = (uintptr_t)xs;
-    uintptr_t gap = y > x ? (y - x) % s : (s - (x - y) % s) % s;
-    return gap >= x_row && gap + y_row <= s;
-}
-
-static moewe_status check_rows(const char *where, const char *name, const void *rows, int64_t stride, uint64_t row_bytes,
-                               uint32_t element)
-{
-    if (!rows) return moewe_fail(MOEWE_E_ARG, "%s: io.%s is NULL", where, name);
-    if ((uintptr_t)rows % element || stride % element)
-        return moewe_fail(MOEWE_E_ARG, "%s: io.%s is at %p with a stride of %lld bytes, needs multiples of %u", where,
-                          name, rows, (long long)stride, element);
-    if (stride < 0 || (uint64_t)stride < row_bytes)
-        return moewe_fail(MOEWE_E_ARG, "%s: io.%s_stride is %lld bytes, needs 0 or at least %llu", where, name,
-                          (long long)stride, (unsigned long long)row_bytes);
-    return MOEWE_OK;
-}
-
 static moewe_status check_routing(const char *where, const moewe_plan *plan, const moewe_io *io)
 {
     int given = plan->cfg.score == MOEWE_SCORE_GIVEN;
@@ -72,19 +36,15 @@ static moewe_status check_io(const char *where, const moewe_plan *plan, const mo
 {
     const moewe_config *c = &plan->cfg;
     uint32_t xe = moewe_dtype_bytes(c->x_dtype), ye = moewe_dtype_bytes(c->y_dtype);
-    uint64_t x_row = (uint64_t)c->hidden * xe, y_row = (uint64_t)c->hidden * ye;
-    moewe_status s = check_rows(where, "x", io->x, io->x_stride, x_row, xe);
-    if (!s) s = check_rows(where, "y", io->y, io->y_stride, y_row, ye);
-    if (!s) s = check_routing(where, plan, io);
-    if (s) return s;
-    range x = rows_range(io->x, io->x_stride, io->n_tokens, x_row);
-    range y = rows_range(io->y, io->y_stride, io->n_tokens, y_row);
-    range w = {(uintptr_t)ws.ptr, (uintptr_t)ws.ptr + plan->need.bytes};
-    if (overlap(x, y) && !interleaved(io, io->x_stride, x_row, io->y_stride, y_row))
-        return moewe_fail(MOEWE_E_ARG, "%s: io.y at %p overlaps io.x at %p, needs memory of its own", where, io->y, io->x);
-    if (overlap(x, w) || overlap(y, w))
-        return moewe_fail(MOEWE_E_ARG, "%s: io.%s overlaps the workspace at %p", where, overlap(y, w) ? "y" : "x", ws.ptr);
-    return MOEWE_OK;
+    moewe_rows x = {"x", io->x, io->x_stride, (uint64_t)c->hidden * xe, io->n_tokens, xe};
+    moewe_rows y = {"y", io->y, io->y_stride, (uint64_t)c->hidden * ye, io->n_tokens, ye};
+    moewe_rows w = {"workspace", ws.ptr, 0, plan->need.bytes, 1, 1};
+    moewe_status s = moewe_rows_check(where, &x);
+    if (!s) s = moewe_rows_check(where, &y);
+    if (!s) s = moewe_rows_apart(where, &y, &x);
+    if (!s) s = moewe_rows_apart(where, &y, &w);
+    if (!s) s = moewe_rows_apart(where, &x, &w);
+    return s ? s : check_routing(where, plan, io);
 }
 
 static moewe_status run(const char *where, const moewe_plan *plan, const moewe_weights *w, const moewe_io *io,
@@ -94,6 +54,8 @@ static moewe_status run(const char *where, const moewe_plan *plan, const moewe_w
     if (io->struct_size != sizeof *io)
         return moewe_fail(MOEWE_E_ABI, "%s: moewe_io.struct_size is %u, this library knows %zu", where, io->struct_size,
                           sizeof *io);
+    if (io->reserved)
+        return moewe_fail(MOEWE_E_ARG, "%s: io.reserved is %u, needs 0", where, io->reserved);
     if (io->n_tokens < 0 || io->n_tokens > plan->cfg.max_tokens)
         return moewe_fail(io->n_tokens < 0 ? MOEWE_E_ARG : MOEWE_E_RANGE,
                           "%s: io.n_tokens is %d, plan '%s' serves 0 to %d", where, io->n_tokens, plan->name,

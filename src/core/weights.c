@@ -83,6 +83,7 @@ moewe_status moewe_weights_check(const moewe_plan *plan, const char *where, cons
     if (w->struct_size != sizeof *w)
         return moewe_fail(MOEWE_E_ABI, "%s: moewe_weights.struct_size is %u, this library knows %zu", where,
                           w->struct_size, sizeof *w);
+    if (w->reserved) return moewe_fail(MOEWE_E_ARG, "%s: moewe_weights.reserved is %u, needs 0", where, w->reserved);
     for (int p = 0; p < MOEWE_PART_COUNT; p++) {
         int required = p == MOEWE_PART_ROUTER ? need_router : p != MOEWE_PART_SHARED_SCALE;
         moewe_status s = check_part(plan, where, moewe_part_of((moewe_weights *)(uintptr_t)w, (moewe_part)p),

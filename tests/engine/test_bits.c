@@ -68,8 +68,7 @@ static void interleaved(engine *g, fixture *f, int32_t per_pass, int32_t per_tur
         }
         if (engine_forward(g, &b, &e)) fail_msg("engine_forward: %s", e.text);
         for (int32_t i = 0; i < b.n_tokens; i++)
-            if (want[i])
-                memcpy(row(f->got, f, seq[i]), engine_logits(g, wanted++), (size_t)f->vocab * sizeof(float));
+            if (want[i]) memcpy(row(f->got, f, seq[i]), engine_logits(g, wanted++), (size_t)f->vocab * sizeof(float));
     }
 }
 
@@ -86,8 +85,7 @@ static void cut_prompts(engine *g, fixture *f, const char *what)
 {
     static const int32_t chunks[] = {1, 2, 7, 32, CONTEXT};
     for (size_t c = 0; c < sizeof chunks / sizeof *chunks; c++) {
-        for (int i = 0; i < SEQUENCES; i++)
-            prompt_run(g, i, f->ids[i], f->n[i], chunks[c], 1, row(f->got, f, i));
+        for (int i = 0; i < SEQUENCES; i++) prompt_run(g, i, f->ids[i], f->n[i], chunks[c], 1, row(f->got, f, i));
         same_bits(f, what);
     }
     interleaved(g, f, CONTEXT, 1);
@@ -115,8 +113,12 @@ static void every_way(int32_t dtype)
     for (int32_t threads = 1; threads <= 2; threads++)
         for (int i = 0; i < 3; i++) {
             char what[96];
-            engine_options o = {.threads = threads, .dtype = dtype, .max_sequences = SEQUENCES, .context = CONTEXT,
-                                .max_batch = CONTEXT, .workspace_limit = limits[i]};
+            engine_options o = {.threads = threads,
+                                .dtype = dtype,
+                                .max_sequences = SEQUENCES,
+                                .context = CONTEXT,
+                                .max_batch = CONTEXT,
+                                .workspace_limit = limits[i]};
             engine *g = engine_with(WORDMATH, o);
             engine_memory m;
             engine_memory_get(g, &m);

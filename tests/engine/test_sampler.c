@@ -98,7 +98,8 @@ static void greedy(void **state)
         assert_int_equal(one((gen_sampling){.seed = seed}, ties, 4), 1);
         assert_int_equal(one((gen_sampling){.seed = seed, .top_k = 1, .temperature = 2.0f}, ties, 4), 1);
         assert_int_equal(one((gen_sampling){.seed = seed, .temperature = 1e-3f}, negative, 3), 1);
-        assert_int_equal(one((gen_sampling){.seed = seed, .top_k = 1, .temperature = 1.0f, .top_p = 0.5f}, negative, 3), 1);
+        assert_int_equal(one((gen_sampling){.seed = seed, .top_k = 1, .temperature = 1.0f, .top_p = 0.5f}, negative, 3),
+                         1);
     }
 }
 

@@ -173,9 +173,8 @@ static void long_text_losses(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(last_logits),         cmocka_unit_test(long_text_losses),
-        cmocka_unit_test(greedy_one_sequence), cmocka_unit_test(greedy_batched),
-        cmocka_unit_test(greedy_small_batches),
+        cmocka_unit_test(last_logits),    cmocka_unit_test(long_text_losses),     cmocka_unit_test(greedy_one_sequence),
+        cmocka_unit_test(greedy_batched), cmocka_unit_test(greedy_small_batches),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

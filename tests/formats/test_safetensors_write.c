@@ -13,8 +13,8 @@ static const unsigned char numbers[24] = {1,  2,  3,  4,  5,  6,  7,  8,  9,  10
 
 static void test_exact_bytes(void **state)
 {
-    /* 53 bytes of JSON, padded to 56 */
-    static const char want[] = "\x38\0\0\0\0\0\0\0{\"x\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}   "
+    /* 54 bytes of JSON, padded to 56 */
+    static const char want[] = "\x38\0\0\0\0\0\0\0{\"x\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}  "
                                "\1\2\3\4\5\6\7\10";
     const st_tensor x = {.name = "x", .dtype = ST_F32, .rank = 1, .shape = {2}, .data = numbers, .bytes = 8};
     fmt_error e = {""};

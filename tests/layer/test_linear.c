@@ -196,7 +196,7 @@ static void same_bits(void **state)
 static void refused(void **state)
 {
     backend_list list = cpu_backends();
-    float w[6] = {1, 2, 3, 4, 5, 6}, x[3] = {1, 10, 100}, y[2] = {-1, -1};
+    float w[6] = {1, 2, 3, 4, 5, 6}, x[6] = {1, 10, 100}, y[4] = {-1, -1};
 
     (void)state;
     for (int32_t b = 0; b < list.n; b++) {
@@ -228,9 +228,9 @@ static void refused(void **state)
         assert_int_equal(moewe_linear_run(dev, &good, -1, x, 0, y, 0, NULL), MOEWE_E_ARG);
         assert_int_equal(moewe_linear_run(dev, &good, 1, NULL, 0, y, 0, NULL), MOEWE_E_ARG);
         assert_int_equal(moewe_linear_run(dev, &good, 1, x, 0, NULL, 0, NULL), MOEWE_E_ARG);
-        assert_int_equal(moewe_linear_run(dev, &good, 1, x, 4, y, 0, NULL), MOEWE_E_ARG);  /* rows overlap */
-        assert_int_equal(moewe_linear_run(dev, &good, 1, x, 0, y, 2, NULL), MOEWE_E_ARG);
-        assert_int_equal(moewe_linear_run(dev, &good, 1, x, 0, x, 0, NULL), MOEWE_E_ARG);  /* y over x */
+        assert_int_equal(moewe_linear_run(dev, &good, 2, x, 0, y, 4, NULL), MOEWE_E_ARG); /* rows of y overlap */
+        assert_int_equal(moewe_linear_run(dev, &good, 2, x, -4, y, 0, NULL), MOEWE_E_ARG);
+        assert_int_equal(moewe_linear_run(dev, &good, 1, x, 0, x, 0, NULL), MOEWE_E_ARG); /* y over x */
         assert_true(y[0] == -1.0f && y[1] == -1.0f && x[0] == 1.0f);
         CHECK_OK(moewe_linear_run(dev, &good, 0, NULL, 0, NULL, 0, NULL));
         CHECK_OK(moewe_linear_run(dev, &good, 1, x, 0, y, 0, NULL));

@@ -1,0 +1,322 @@
+/* cmd_verify.c - moewe verify: blocks of a checkpoint against recorded inputs and outputs.  The allowed
+ * error is computed in one place, allowed_error, from the dtypes and the lengths of the sums. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "args.h"
+#include "block.h"
+
+enum { ROWS_ALL, ROWS_ONE };
+static const args_word rows_words[] = {{"all", ROWS_ALL}, {"one", ROWS_ONE}, {NULL, 0}};
+
+typedef struct verify_pair {
+    int32_t layer;
+    const st_tensor *input, *output;
+} verify_pair;
+
+typedef struct verify_job {
+    cli_common common;
+    const char *reference_path;
+    int32_t rows;
+    cli_model model;
+    st_store *reference;
+    verify_pair *pairs;
+    size_t n_pairs;
+} verify_job;
+
+/* Largest relative error (Frobenius) that two correct computations may show.
+ *
+ * f32: reference and block each add up two chains of dot products, of length hidden and then inter, in
+ * orders of their own.  Each addition rounds by at most u = 2^-24 of its partial sum, with a sign that is
+ * as good as random, so a chain of n drifts by u * sqrt(n) of its result, both chains of one side by
+ * u * sqrt(hidden + inter), and the difference of the two sides by u * sqrt(2 * (hidden + inter)).
+ *
+ * bf16: x, the values between the GEMMs and y are stored with u = 2^-8; sums stay f32.  A stored value is
+ * off by at most u, in the mean square by less than u / 2 (uniform over the spacing, mantissas from 1 to
+ * 2).  Four such errors reach y: x through gate, x through up, the middle, y itself; independent, they add
+ * up to sqrt(4) * u / 2 = u. */
+static double allowed_error(int32_t dtype, const moewe_config *c)
+{
+    if (dtype == MOEWE_DTYPE_BF16) return 0x1p-8;
+    return 0x1p-24 * sqrt(2.0 * ((double)c->hidden + (double)c->inter));
+}
+
+/* ---- what there is to compare -------------------------------------------------------------- */
+
+static int ends_with(const char *text, const char *tail, size_t *head)
+{
+    size_t n = strlen(text), t = strlen(tail);
+    if (n <= t || strcmp(text + n - t, tail)) return 0;
+    *head = n - t;
+    return 1;
+}
+
+static int by_layer(const void *a, const void *b)
+{
+    int32_t x = ((const verify_pair *)a)->layer, y = ((const verify_pair *)b)->layer;
+    return (x > y) - (x < y);
+}
+
+/* A tensor of f32 rows that are as wide as the model. */
+static int check_rows(const verify_job *j, const st_tensor *t)
+{
+    char shape[160];
+    st_shape_text(t, shape, sizeof shape);
+    if (t->dtype != ST_F32 || t->rank != 2 || t->shape[1] != j->model.config.hidden || t->shape[0] < 1 ||
+        t->shape[0] > INT32_MAX)
+        return cli_fail("%s: tensor '%s' is %s %s, expected F32 [rows, %d]", t->file, t->name, st_dtype_name(t->dtype),
+                        shape, (int)j->model.config.hidden);
+    return CLI_OK;
+}
+
+static int find_output(const verify_job *j, size_t head, verify_pair *p)
+{
+    size_t bytes = head + sizeof ".output";
+    char *name = malloc(bytes);
+    if (!name) return cli_fail("no memory for a name of %zu bytes", bytes);
+    snprintf(name, bytes, "%.*s.output", (int)head, p->input->name);
+    p->output = st_find(j->reference, name);
+    free(name);
+    if (!p->output)
+        return cli_fail("%s: tensor '%s' has no partner, expected '%.*s.output'", p->input->file, p->input->name,
+                        (int)head, p->input->name);
+    if (check_rows(j, p->input) || check_rows(j, p->output)) return CLI_FAILED;
+    if (p->input->shape[0] != p->output->shape[0])
+        return cli_fail("%s: tensor '%s' has %lld rows, expected %lld as '%s' has", p->output->file, p->output->name,
+                        (long long)p->output->shape[0], (long long)p->input->shape[0], p->input->name);
+    return CLI_OK;
+}
+
+static int find_layer(const verify_job *j, size_t head, verify_pair *p)
+{
+    fmt_error e;
+    char *name = strndup(p->input->name, head);
+    if (!name) return cli_fail("no memory for a name of %zu bytes", head);
+    int bad = model_block_find(&j->model.config, name, &p->layer, &e);
+    free(name);
+    return bad ? cli_fail("%s: tensor '%s': %s", p->input->file, p->input->name, e.text) : CLI_OK;
+}
+
+static int find_pairs(verify_job *j)
+{
+    size_t n = st_count(j->reference), head;
+    j->pairs = calloc(n + 1, sizeof *j->pairs);
+    if (!j->pairs) return cli_fail("no memory for a list of %zu tensors", n);
+    for (size_t i = 0; i < n; i++) {
+        verify_pair *p = &j->pairs[j->n_pairs];
+        p->input = st_at(j->reference, i);
+        if (!ends_with(p->input->name, ".input", &head)) continue;
+        if (find_layer(j, head, p) || find_output(j, head, p)) return CLI_FAILED;
+        j->n_pairs++;
+    }
+    if (!j->n_pairs)
+        return cli_fail("%s: none of its %zu tensors is a NAME.input, expected a pair NAME.input and NAME.output",
+                        j->reference_path, n);
+    qsort(j->pairs, j->n_pairs, sizeof *j->pairs, by_layer);
+    return CLI_OK;
+}
+
+/* ---- one block ------------------------------------------------------------------------------- */
+
+/* Everything a comparison holds, for one exit. */
+typedef struct verify_rows {
+    int32_t n, width;
+    float *input;  /* as recorded */
+    float *logits; /* of the recorded input, for bf16; or NULL */
+    void *x, *y;   /* of the plan's dtype */
+    float *output; /* y as f32 */
+} verify_rows;
+
+static void rows_free(verify_rows *r)
+{
+    free(r->input);
+    free(r->logits);
+    free(r->x);
+    free(r->y);
+    free(r->output);
+}
+
+static int rows_take(verify_rows *r, const verify_pair *p, const moewe_config *c, int32_t dtype)
+{
+    uint64_t n = (uint64_t)p->input->shape[0] * (uint64_t)c->hidden;
+    r->n = (int32_t)p->input->shape[0];
+    r->width = c->hidden;
+    r->input = malloc(n * sizeof *r->input);
+    r->output = malloc(n * sizeof *r->output);
+    r->x = malloc(n * moewe_dtype_bytes(dtype));
+    r->y = malloc(n * moewe_dtype_bytes(dtype));
+    if (dtype != MOEWE_DTYPE_F32)
+        r->logits = malloc((uint64_t)r->n * ((uint64_t)c->n_experts + (uint64_t)c->n_null) * sizeof *r->logits);
+    if (!r->input || !r->output || !r->x || !r->y || (dtype != MOEWE_DTYPE_F32 && !r->logits))
+        return cli_fail("no memory for %d rows of %d numbers", (int)r->n, (int)r->width);
+    cli_to_f32(p->input->data, ST_F32, n, r->input);
+    cli_from_f32(r->input, n, dtype, r->x);
+    return CLI_OK;
+}
+
+static float element(const moewe_matrix *m, int64_t row, int64_t column, int64_t columns)
+{
+    int64_t size = moewe_dtype_bytes(m->dtype);
+    int64_t column_stride = m->col_stride ? m->col_stride : size;
+    int64_t row_stride = m->row_stride ? m->row_stride : columns * size;
+    const char *base = m->experts ? m->experts[0] : m->data;
+    float value;
+    cli_to_f32(base + row * row_stride + column * column_stride,
+               m->dtype == MOEWE_DTYPE_F32   ? ST_F32
+               : m->dtype == MOEWE_DTYPE_F16 ? ST_F16
+                                             : ST_BF16,
+               1, &value);
+    return value;
+}
+
+/* Router logits of the recorded rows.  Which experts are chosen is not continuous in x: rounding x to bf16
+ * may swap two that are nearly equal, and no bound on rounding covers that.  So in bf16 the choice is the
+ * recorded input's, and the error is that of the arithmetic; f32 checks the router itself. */
+static int route(verify_rows *r, const moewe_config *c, const moewe_matrix *router)
+{
+    int32_t n = c->n_experts + c->n_null;
+    double *row = malloc((size_t)r->width * sizeof *row);
+    if (!row) return cli_fail("no memory for a row of %d numbers", (int)r->width);
+    for (int32_t e = 0; e < n; e++) {
+        for (int32_t k = 0; k < r->width; k++) row[k] = (double)element(router, e, k, r->width);
+        for (int32_t t = 0; t < r->n; t++) {
+            double sum = router->bias ? (double)router->bias[e] : 0;
+            for (int32_t k = 0; k < r->width; k++) sum += row[k] * (double)r->input[(int64_t)t * r->width + k];
+            r->logits[(int64_t)t * n + e] = (float)sum;
+        }
+    }
+    free(row);
+    return CLI_OK;
+}
+
+static int run_rows(const cli_block *b, verify_rows *r, int32_t step)
+{
+    size_t row_bytes = (size_t)r->width * moewe_dtype_bytes(b->config.x_dtype);
+    int64_t choices = (int64_t)b->config.n_experts + b->config.n_null;
+    for (int32_t t = 0; t < r->n; t += step) {
+        moewe_io io;
+        MOEWE_INIT(io);
+        io.n_tokens = step;
+        io.x = (const char *)r->x + (size_t)t * row_bytes;
+        io.y = (char *)r->y + (size_t)t * row_bytes;
+        io.logits = r->logits ? r->logits + t * choices : NULL;
+        if (moewe_run(b->plan, &b->weights, &io, b->workspace, NULL)) return cli_fail("%s", moewe_last_error());
+    }
+    return CLI_OK;
+}
+
+/* Prints the block's line; 1 when it passes. */
+static int compare(const cli_block *b, const verify_rows *r, const verify_pair *p)
+{
+    uint64_t n = (uint64_t)r->n * (uint64_t)r->width;
+    int32_t dtype = b->config.y_dtype;
+    double difference = 0, norm = 0, largest = 0;
+    const char *want_bytes = p->output->data;
+    cli_to_f32(r->y, dtype == MOEWE_DTYPE_F32 ? ST_F32 : ST_BF16, n, r->output);
+    for (uint64_t i = 0; i < n; i++) {
+        float want;
+        memcpy(&want, want_bytes + i * sizeof want, sizeof want);
+        double d = (double)r->output[i] - (double)want;
+        difference += d * d;
+        norm += (double)want * (double)want;
+        if (!(fabs(d) <= largest)) largest = fabs(d); /* a NaN stays */
+    }
+    /* Outputs that are zero everywhere leave nothing to be relative to. */
+    double error = norm > 0 ? sqrt(difference / norm) : sqrt(difference);
+    double allowed = allowed_error(dtype, &b->config);
+    int pass = error <= allowed;
+    printf("%s: %d tokens, relative error %.3e, largest error %.3e, allowed %.3e, %.1f%% of it, workspace %llu bytes, "
+           "bits %016llx, %s\n",
+           b->name, (int)r->n, error, largest, allowed, 100 * error / allowed, (unsigned long long)b->need.bytes,
+           (unsigned long long)cli_hash(r->y, n * moewe_dtype_bytes(dtype)), pass ? "ok" : "FAIL");
+    return pass;
+}
+
+static int verify_pair_run(const verify_job *j, const verify_pair *p, int *pass)
+{
+    cli_block b;
+    verify_rows r = {0};
+    int32_t tokens = (int32_t)p->input->shape[0], step = j->rows == ROWS_ONE ? 1 : tokens;
+    int status = cli_block_open(&b, &j->model, p->layer, step, &j->common, 0);
+    if (!status) status = rows_take(&r, p, &b.config, j->common.dtype);
+    if (!status && r.logits) status = route(&r, &b.config, &b.source.w.router);
+    if (!status) status = run_rows(&b, &r, step);
+    if (!status) *pass = compare(&b, &r, p);
+    rows_free(&r);
+    cli_block_close(&b);
+    return status;
+}
+
+static int verify(verify_job *j, const char *dir)
+{
+    fmt_error e;
+    size_t passed = 0;
+    char path[4096];
+    int status = cli_model_open(&j->model, dir, &j->common);
+    if (status) return status;
+    if (!j->reference_path) {
+        if (snprintf(path, sizeof path, "%s/reference.safetensors", dir) >= (int)sizeof path)
+            return cli_fail("%s: the path is longer than %zu bytes", dir, sizeof path - 1);
+        j->reference_path = path;
+    }
+    if (st_open(j->reference_path, &j->reference, &e)) return cli_fail("%s", e.text);
+    status = find_pairs(j);
+    for (size_t i = 0; i < j->n_pairs && !status; i++) {
+        int pass = 0;
+        status = verify_pair_run(j, &j->pairs[i], &pass);
+        passed += (size_t)pass;
+    }
+    if (status) return status;
+    printf("%zu of %zu blocks pass\n", passed, j->n_pairs);
+    return passed == j->n_pairs ? CLI_OK : CLI_FAILED;
+}
+
+int cmd_verify(int argc, char **argv)
+{
+    static const char *const positionals[] = {"DIR"};
+    const char *dir = NULL;
+    verify_job j = {.common = {.dtype = MOEWE_DTYPE_F32}};
+    const args_option options[] = {
+        {.name = "--reference",
+         .metavar = "FILE",
+         .kind = ARGS_TEXT,
+         .out = &j.reference_path,
+         .help = "inputs and outputs (default: DIR/reference.safetensors)"},
+        ARGS_DTYPE(j.common, "of x, the values between the GEMMs, and y (default: f32)"),
+        {.name = "--rows",
+         .metavar = "one|all",
+         .kind = ARGS_WORD,
+         .out = &j.rows,
+         .words = rows_words,
+         .help = "rows one by one, or all at once (default): the same bits"},
+        ARGS_COMMON(j.common),
+    };
+    const args_spec spec = {
+        .synopsis = "DIR [options]",
+        .about =
+            "Runs block NAME of the checkpoint DIR on every tensor NAME.input (f32, [rows][hidden]) of the reference,\n"
+            "in model order, and compares the result with NAME.output.  One line a block: relative error (Frobenius),\n"
+            "largest error, the relative error that rounding allows and the percentage of it, the workspace, and a\n"
+            "64-bit hash of the result's bytes, which is the same for every limit, number of threads and --rows.\n"
+            "\n"
+            "The allowed error is 2^-24 * sqrt(2 * (hidden + inter)) in f32 and 2^-8 in bf16.  In bf16 the experts "
+            "are\n"
+            "those that the unrounded input chooses, because a near tie may fall either way once x is rounded.\n"
+            "\n"
+            "Exit status 0 when there is at least one block and all pass.",
+        .positionals = positionals,
+        .values = &dir,
+        .n_positionals = 1,
+        .options = options,
+        .n_options = sizeof options / sizeof *options,
+    };
+    int status = args_parse(&spec, argc, argv);
+    if (status != ARGS_GO) return status;
+    status = verify(&j, dir);
+    free(j.pairs);
+    st_close(j.reference);
+    cli_model_close(&j.model);
+    return status;
+}
