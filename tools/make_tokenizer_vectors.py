@@ -163,7 +163,7 @@ def main():
     added_wordmath = ["<|endoftext|>", "a<|im_start|>user\nhi<|im_end|>\n", "<|im_start|><|im_end|>", "<|im_start", "<<|endoftext|>>", "\n<|endoftext|> \n"]
     groups = [
         group("models/wordmath/tokenizer.json", {}, TRICKY + MARKS + added_wordmath),
-        group("models/wordmath/tokenizer.json", {"normalizer": {"type": "NFC"}}, TRICKY + added_wordmath),
+        group("models/wordmath/tokenizer.json", {"normalizer": {"type": "NFC"}}, [t for t in TRICKY if "\uffff" not in t] + added_wordmath),
         group(data + "gpt2.json", {}, TRICKY + MARKS + ["<|endoftext|>", "a<|endoftext|>b <|endoftext|> c"]),
         group(data + "gpt2.json", {"pre_tokenizer": byte_level(False, True)}, SHORT),
         group(data + "added.json", {}, TRICKY + ADDED),
