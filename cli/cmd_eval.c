@@ -193,14 +193,13 @@ int cmd_eval(int argc, char **argv)
     const args_spec spec = {
         .synopsis = "DIR --data FILE.jsonl [options]",
         .about =
-            "Asks the model in DIR every question as \"Question: Q\\nAnswer:\", takes the likeliest tokens up to "
-            "end-of-text,\n"
-            "--max-tokens or a \"Question:\" of the model's own, and counts the answers whose number after the last "
-            "\"####\"\n"
-            "is that of the file, commas and spaces removed.  The last line is \"exact match N/M\".\n"
+            "Asks the model in DIR every question as \"Question: Q\\nAnswer:\", takes the likeliest tokens up to\n"
+            "end-of-text, --max-tokens or a \"Question:\" of the model's own, and counts the answers whose number\n"
+            "after the last \"####\" is that of the file, commas and spaces removed.  The last line is\n"
+            "\"exact match N/M\".\n"
             "\n"
-            "--shots N puts the N problems that follow in the file (after the last comes the first) in front of each\n"
-            "question, as \"Question: Q\\nAnswer: A\\n\\n\"; every problem is still asked.",
+            "--shots N puts the N problems that follow in the file (after the last comes the first) in front\n"
+            "of each question, as \"Question: Q\\nAnswer: A\\n\\n\"; every problem is still asked.",
         .positionals = positionals,
         .values = &j.dir,
         .n_positionals = 1,

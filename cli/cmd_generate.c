@@ -7,6 +7,7 @@
 
 #include "args.h"
 #include "text_model.h"
+#include "text_out.h"
 
 typedef struct generate_job {
     cli_common common;
@@ -19,8 +20,8 @@ typedef struct generate_job {
     char *typed; /* the prompt, when it came from standard input */
     int32_t *ids;
     size_t n_ids;
-    char pending[64]; /* bytes of a character that is not complete yet */
-    size_t n_pending;
+    text_out out;
+    int stopped;
 } generate_job;
 
 /* ---- the prompt ------------------------------------------------------------------------------ */
@@ -80,22 +81,6 @@ static int fit_context(generate_job *j)
 
 /* ---- the text ---------------------------------------------------------------------------------- */
 
-/* Prints the characters that are complete and keeps the rest. */
-static void print_bytes(generate_job *j, const char *bytes, size_t n)
-{
-    while (n) {
-        size_t room = sizeof j->pending - j->n_pending, part = n < room ? n : room;
-        memcpy(j->pending + j->n_pending, bytes, part);
-        j->n_pending += part;
-        bytes += part;
-        n -= part;
-        size_t complete = tok_utf8_complete(j->pending, j->n_pending);
-        fwrite(j->pending, 1, complete, stdout);
-        j->n_pending -= complete;
-        memmove(j->pending, j->pending + complete, j->n_pending);
-    }
-}
-
 static int on_token(void *ctx, size_t request, int32_t token)
 {
     generate_job *j = ctx;
@@ -104,8 +89,8 @@ static int on_token(void *ctx, size_t request, int32_t token)
     if (text_model_ends(&j->model, token)) return 0; /* the generator stops there by itself */
     if (tok_is_special(j->model.tokenizer, token)) return 0;
     const char *bytes = tok_bytes(j->model.tokenizer, token, &n);
-    if (bytes) print_bytes(j, bytes, n);
-    return cli_flush(); /* nobody reads on: no need to go on */
+    if (bytes) j->stopped = text_out_put(&j->out, bytes, n);
+    return cli_flush() || j->stopped; /* when nobody reads on there is no need to go on */
 }
 
 static void print_stats(const generate_job *j, const gen_stats *s, uint64_t allocations)
@@ -137,7 +122,7 @@ static int generate(generate_job *j)
     gen_sampling sampling = {(float)j->temperature, (float)j->top_p, j->top_k, j->seed};
     status = text_model_run(&j->model, &request, 1, &sampling, on_token, j, &stats, &allocations);
     if (status) return status;
-    if (j->n_pending) fputs("\xef\xbf\xbd", stdout); /* U+FFFD for a character that never ended */
+    text_out_end(&j->out, j->stopped);
     putchar('\n');
     if (j->stats) print_stats(j, &stats, allocations);
     return CLI_OK;
@@ -193,6 +178,11 @@ int cmd_generate(int argc, char **argv)
          .low = 1,
          .high = INT32_MAX,
          .help = "tokens that the KV cache holds (default: prompt and --max-tokens)"},
+        {.name = "--stop",
+         .metavar = "TEXT",
+         .kind = ARGS_TEXT,
+         .out = &j.out.stop,
+         .help = "end before TEXT and the white space in front of it"},
         {.name = "--stats",
          .kind = ARGS_FLAG,
          .out = &j.stats,
@@ -202,10 +192,9 @@ int cmd_generate(int argc, char **argv)
     };
     const args_spec spec = {
         .synopsis = "DIR --prompt TEXT [options]",
-        .about =
-            "Continues a prompt with the model in DIR (config.json, tokenizer.json, safetensors) up to its "
-            "end-of-text,\n"
-            "printing text as it is made; special tokens are not printed.  All memory is taken before the first token.",
+        .about = "Continues a prompt with the model in DIR (config.json, tokenizer.json, safetensors) up to\n"
+                 "its end-of-text, printing text as it is made; special tokens are not printed, and bytes that\n"
+                 "are no UTF-8 appear as U+FFFD.  All memory is taken before the first token.",
         .positionals = positionals,
         .values = &j.dir,
         .n_positionals = 1,
@@ -215,6 +204,8 @@ int cmd_generate(int argc, char **argv)
     int status = args_parse(&spec, argc, argv);
     if (status != ARGS_GO) return status;
     if (!j.prompt) return cli_usage("--prompt is missing; usage: moewe generate %s", spec.synopsis);
+    if (j.out.stop && (!j.out.stop[0] || strlen(j.out.stop) > TEXT_OUT_STOP_MAX))
+        return cli_usage("--stop has %zu bytes, expected 1 to %d", strlen(j.out.stop), (int)TEXT_OUT_STOP_MAX);
     status = generate(&j);
     text_model_close(&j.model);
     free(j.ids);

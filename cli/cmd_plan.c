@@ -66,15 +66,11 @@ static int print_words(const plan_job *j)
 {
     size_t length = moewe_plan_describe(j->plan, NULL, 0);
     char *text = malloc(length + 1);
-    moewe_region r;
     if (!text) return cli_fail("no memory for a text of %zu bytes", length);
     moewe_plan_describe(j->plan, text, length + 1);
     fputs(text, stdout);
     free(text);
-    printf("\nworkspace, region by region:\n  %-16s %16s %16s\n", "region", "offset", "bytes");
-    for (int32_t i = 0; !moewe_plan_region(j->plan, i, &r); i++)
-        printf("  %-16s %16llu %16llu\n", r.name, (unsigned long long)r.offset, (unsigned long long)r.bytes);
-    printf("  %-16s %16s %16llu\n\n", "total", "", (unsigned long long)j->need.bytes);
+    putchar('\n');
     printf("workspace: %s, shared by %d MoE layers\n", cli_size_text(j->need.bytes).text, (int)j->n_moe_layers);
     printf("one for each layer would take: %s\n", cli_size_text(j->one_per_layer).text);
     printf("floor, the least --workspace-limit: %s\n", cli_size_text(j->floor.bytes).text);
@@ -149,10 +145,9 @@ int cmd_plan(int argc, char **argv)
     };
     const args_spec spec = {
         .synopsis = "DIR_OR_CONFIG [options]",
-        .about =
-            "Plans the MoE layers of a model and prints the choices, the workspace region by region, the floor below\n"
-            "which no --workspace-limit can be met, what one pass over all token-expert pairs would take, and what a\n"
-            "workspace for each layer would.  Reads config.json only; needs no weights.",
+        .about = "Plans the MoE layers of a model and prints the choices, the workspace region by region, the floor\n"
+                 "below which no --workspace-limit can be met, what one pass over all token-expert pairs would take,\n"
+                 "and what a workspace for each layer would.  Reads config.json only; needs no weights.",
         .positionals = positionals,
         .values = &j.path,
         .n_positionals = 1,

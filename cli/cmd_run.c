@@ -69,7 +69,8 @@ static int find_routing(run_job *j, int index, const char *option, const char *s
     *out = st_find(j->stores[0], spec);
     if (*out) return CLI_OK;
     if (!strchr(spec, ':'))
-        return cli_fail("%s: the file of --input has no tensor '%s' (another file: FILE:TENSOR)", option, spec);
+        return cli_fail("%s: %s has no tensor '%s' (one of another file: FILE:TENSOR)", option, j->x_tensor->file,
+                        spec);
     int status = open_spec(option, spec, &j->stores[index], &name);
     return status ? status : find_tensor(option, spec, j->stores[index], name, out);
 }
@@ -246,11 +247,9 @@ int cmd_run(int argc, char **argv)
     };
     const args_spec spec = {
         .synopsis = "DIR --layer NAME|N --input FILE[:TENSOR] --output FILE [options]",
-        .about =
-            "Runs one MoE block of the checkpoint DIR over the rows of a safetensors tensor.  With --ids and "
-            "--weights\n"
-            "the block's router is not used; an id that is no expert's leaves its slot empty.  Both name a tensor of\n"
-            "the input file, or FILE:TENSOR.",
+        .about = "Runs one MoE block of the checkpoint DIR over the rows of a safetensors tensor.  With --ids and\n"
+                 "--weights the block's router is not used; an id that is no expert's leaves its slot empty.  Both\n"
+                 "name a tensor of the input file, or FILE:TENSOR.",
         .positionals = positionals,
         .values = &j.dir,
         .n_positionals = 1,

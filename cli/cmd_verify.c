@@ -33,10 +33,11 @@ typedef struct verify_job {
  * as good as random, so a chain of n drifts by u * sqrt(n) of its result, both chains of one side by
  * u * sqrt(hidden + inter), and the difference of the two sides by u * sqrt(2 * (hidden + inter)).
  *
- * bf16: x, the values between the GEMMs and y are stored with u = 2^-8; sums stay f32.  A stored value is
- * off by at most u, in the mean square by less than u / 2 (uniform over the spacing, mantissas from 1 to
- * 2).  Four such errors reach y: x through gate, x through up, the middle, y itself; independent, they add
- * up to sqrt(4) * u / 2 = u. */
+ * bf16: x, the values between the GEMMs and y are stored with u = 2^-8; sums stay f32.  Rounding is off by
+ * at most u, in the mean square by 0.39 u (uniform over the spacing, mantissas spread as 1 / m).  Four such
+ * errors reach y and are independent: x through gate, which silu passes on times at most 1.28, x through
+ * up, the middle, and y itself.  Together 0.39 u * sqrt(1.28^2 + 3) = 0.84 u; what is left up to u covers
+ * blocks of few rows, where the mean is over few numbers. */
 static double allowed_error(int32_t dtype, const moewe_config *c)
 {
     if (dtype == MOEWE_DTYPE_BF16) return 0x1p-8;
@@ -295,17 +296,17 @@ int cmd_verify(int argc, char **argv)
     };
     const args_spec spec = {
         .synopsis = "DIR [options]",
-        .about =
-            "Runs block NAME of the checkpoint DIR on every tensor NAME.input (f32, [rows][hidden]) of the reference,\n"
-            "in model order, and compares the result with NAME.output.  One line a block: relative error (Frobenius),\n"
-            "largest error, the relative error that rounding allows and the percentage of it, the workspace, and a\n"
-            "64-bit hash of the result's bytes, which is the same for every limit, number of threads and --rows.\n"
-            "\n"
-            "The allowed error is 2^-24 * sqrt(2 * (hidden + inter)) in f32 and 2^-8 in bf16.  In bf16 the experts "
-            "are\n"
-            "those that the unrounded input chooses, because a near tie may fall either way once x is rounded.\n"
-            "\n"
-            "Exit status 0 when there is at least one block and all pass.",
+        .about = "Runs block NAME of the checkpoint DIR on every tensor NAME.input (f32, [rows][hidden]) of the\n"
+                 "reference, in model order, and compares the result with NAME.output.  One line a block: relative\n"
+                 "error (Frobenius), largest error, the relative error that rounding allows and the percentage of\n"
+                 "it, the workspace, and a 64-bit hash of the result's bytes, which is the same for every limit,\n"
+                 "number of threads and --rows.\n"
+                 "\n"
+                 "The allowed error is 2^-24 * sqrt(2 * (hidden + inter)) in f32 and 2^-8 in bf16.  In bf16 the\n"
+                 "experts are those that the unrounded input chooses, because a near tie may fall either way once\n"
+                 "x is rounded.\n"
+                 "\n"
+                 "Exit status 0 when there is at least one block and all pass.",
         .positionals = positionals,
         .values = &dir,
         .n_positionals = 1,

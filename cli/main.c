@@ -26,7 +26,7 @@ static void log_line(void *ctx, moewe_log_level level, const char *line)
 {
     static const char *const names[] = {"error", "warn", "info", "trace"};
     (void)ctx;
-    fprintf(stderr, "moewe %s: %s\n", names[level], line);
+    fprintf(stderr, "moewe: [%s] %s\n", names[level], line);
 }
 
 static int print_help(void)

@@ -94,7 +94,8 @@ static int stands_alone(tok_job *j, const char *s, size_t bytes, size_t from, si
 }
 
 /* What tokenizers' added vocabulary does, in its odd cases too: a match that is no single word hides the shorter ones
- * inside it, and a match inside the white space that the token before it took with it still counts. */
+ * inside it, and a match inside the white space that the token before it took along still counts, unless it strips on
+ * its left (there nothing is left of it; where tokenizers panics over that, the match is passed over as well). */
 int tok_added_scan(tok_job *j, const tok_trie *trie, const char *s, size_t bytes,
                    int (*rest)(tok_job *, const char *, size_t))
 {
@@ -127,6 +128,7 @@ int tok_added_scan(tok_job *j, const tok_trie *trie, const char *s, size_t bytes
             }
             to = space_to;
         }
+        if ((flags & TOK_LSTRIP) && done >= to) continue;
         if (done < from && rest(j, s + done, from - done) != 0) return -1;
         if (tok_emit(j, id) != 0) return -1;
         done = to;

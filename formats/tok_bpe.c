@@ -211,7 +211,8 @@ static int32_t whole(tok_job *j, const char *piece, size_t bytes)
 int tok_bpe_byte(tok_job *j, uint8_t byte)
 {
     if (!j->t->byte_level) {
-        return fmt_fail(j->e, "the text has byte 0x%02x, which is not UTF-8, and the tokenizer is not byte-level", byte);
+        return fmt_fail(j->e, "the text has byte 0x%02x, which is not UTF-8, and the tokenizer is not byte-level",
+                        byte);
     }
     int32_t id = j->t->byte_id[byte];
     if (id < 0) return fmt_fail(j->e, "the text has byte 0x%02x, for which the tokenizer has no token", byte);
@@ -235,7 +236,8 @@ int tok_bpe_piece(tok_job *j, const char *piece, size_t bytes)
         int32_t id = t->byte_level ? t->byte_id[(uint8_t)piece[i]] : tok_vocab_find(t, piece + i, length);
         if (id < 0 || !(t->entries[id].flags & TOK_IN_MODEL)) {
             if (t->byte_level) return tok_bpe_byte(j, (uint8_t)piece[i]);
-            return fmt_fail(j->e, "the text has the character U+%04X, for which the tokenizer has no token", (unsigned)c);
+            return fmt_fail(j->e, "the text has the character U+%04X, for which the tokenizer has no token",
+                            (unsigned)c);
         }
         j->symbols[n].id = id;
         j->symbols[n].prev = n ? (uint32_t)n - 1 : UINT32_MAX;

@@ -12,7 +12,8 @@ int tok_refuse(tok_reader *r, const char *part, const char *key, const json_t *f
 {
     char text[96];
     const char *dot = *part && key ? "." : "";
-    if (!found) return fmt_fail(r->e, "%s: %s%s%s is missing, supported: %s", r->file, part, dot, key ? key : "", supported);
+    if (!found)
+        return fmt_fail(r->e, "%s: %s%s%s is missing, supported: %s", r->file, part, dot, key ? key : "", supported);
     fmt_json_text(found, text, sizeof text);
     return fmt_fail(r->e, "%s: %s%s%s is %s, supported: %s", r->file, part, dot, key ? key : "", text, supported);
 }
@@ -27,8 +28,8 @@ int tok_object(tok_reader *r, const char *part, const json_t *o, const char *con
         size_t i = 0;
         while (keys[i] && strcmp(keys[i], key) != 0) i++;
         if (!keys[i]) {
-            return fmt_fail(r->e, "%s: %s%s%.64s is not known, so the tokenizer would not be read as it was meant", r->file,
-                            part, *part ? "." : "", key);
+            return fmt_fail(r->e, "%s: %s%s%.64s is not known, so the tokenizer would not be read as it was meant",
+                            r->file, part, *part ? "." : "", key);
         }
     }
     return 0;
@@ -117,7 +118,8 @@ static int read_vocab(tok_reader *r, const json_t *vocab, char **free_bytes)
         size_t n = strlen(key);
         tok_entry *entry = &t->entries[id];
         if (entry->flags) {
-            return fmt_fail(r->e, "%s: model.vocab gives id %d to \"%.64s\" and to \"%.64s\", an id belongs to one entry",
+            return fmt_fail(r->e,
+                            "%s: model.vocab gives id %d to \"%.64s\" and to \"%.64s\", an id belongs to one entry",
                             r->file, (int)id, entry->spelled, key);
         }
         memcpy(at, key, n);
@@ -145,7 +147,8 @@ static int read_vocab(tok_reader *r, const json_t *vocab, char **free_bytes)
  * count on from the vocabulary's size.  A file that says otherwise would mean two things, so it is refused. */
 static int read_added(tok_reader *r, const json_t *added, size_t vocab_entries, char **free_bytes)
 {
-    static const char *const keys[] = {"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special", NULL};
+    static const char *const keys[] = {"id",     "content",    "single_word", "lstrip",
+                                       "rstrip", "normalized", "special",     NULL};
     tok *t = r->t;
     int64_t next = (int64_t)vocab_entries;
     for (size_t i = 0; i < json_array_size(added); i++) {
@@ -154,8 +157,8 @@ static int read_added(tok_reader *r, const json_t *added, size_t vocab_entries, 
         snprintf(part, sizeof part, "added_tokens[%zu]", i);
         if (tok_object(r, part, a, keys) != 0) return -1;
         bool single = false, left = false, right = false, normalized = false, special = false;
-        if (tok_bool(r, part, a, "single_word", true, &single) != 0 || tok_bool(r, part, a, "lstrip", true, &left) != 0 ||
-            tok_bool(r, part, a, "rstrip", true, &right) != 0 ||
+        if (tok_bool(r, part, a, "single_word", true, &single) != 0 ||
+            tok_bool(r, part, a, "lstrip", true, &left) != 0 || tok_bool(r, part, a, "rstrip", true, &right) != 0 ||
             tok_bool(r, part, a, "normalized", true, &normalized) != 0 ||
             tok_bool(r, part, a, "special", true, &special) != 0) {
             return -1;
@@ -168,8 +171,8 @@ static int read_added(tok_reader *r, const json_t *added, size_t vocab_entries, 
             return fmt_fail(r->e, "%s: %s.content \"%.64s\" is there twice", r->file, part, content);
         }
         if (id != (known >= 0 ? known : next)) {
-            return fmt_fail(r->e, "%s: %s.id is %d, but \"%.64s\" gets id %lld from the vocabulary and its size", r->file,
-                            part, (int)id, content, (long long)(known >= 0 ? known : next));
+            return fmt_fail(r->e, "%s: %s.id is %d, but \"%.64s\" gets id %lld from the vocabulary and its size",
+                            r->file, part, (int)id, content, (long long)(known >= 0 ? known : next));
         }
         if (known < 0 && entry->flags) {
             return fmt_fail(r->e, "%s: %s.id is %d, which model.vocab gives to \"%.64s\"", r->file, part, (int)id,
@@ -186,8 +189,8 @@ static int read_added(tok_reader *r, const json_t *added, size_t vocab_entries, 
         }
         entry->bytes = entry->spelled;
         entry->bytes_len = entry->spelled_len;
-        entry->flags |= TOK_ADDED | (special ? TOK_SPECIAL : 0u) | (left ? TOK_LSTRIP : 0u) | (right ? TOK_RSTRIP : 0u) |
-                        (single ? TOK_SINGLE_WORD : 0u);
+        entry->flags |= TOK_ADDED | (special ? TOK_SPECIAL : 0u) | (left ? TOK_LSTRIP : 0u) |
+                        (right ? TOK_RSTRIP : 0u) | (single ? TOK_SINGLE_WORD : 0u);
         if (tok_trie_add(normalized ? &t->normalized : &t->raw, content, n, id) != 0) {
             return fmt_fail(r->e, "%s: no memory for %s", r->file, part);
         }
@@ -214,7 +217,8 @@ static int merge_halves(tok_reader *r, const json_t *m, size_t i, bool pairs, co
     char part[48];
     snprintf(part, sizeof part, "model.merges[%zu]", i);
     if (pairs) {
-        if (!json_is_array(m) || json_array_size(m) != 2) return tok_refuse(r, part, NULL, m, "an array of two strings");
+        if (!json_is_array(m) || json_array_size(m) != 2)
+            return tok_refuse(r, part, NULL, m, "an array of two strings");
         for (size_t k = 0; k < 2; k++) {
             const json_t *s = json_array_get(m, k);
             if (!json_is_string(s)) return tok_refuse(r, part, NULL, m, "an array of two strings");
@@ -264,8 +268,11 @@ static int read_merges(tok_reader *r, const json_t *merges)
             id[2] = model_id(t, joined, length[0] + length[1]);
         }
         if (id[2] < 0) {
-            rc = fmt_fail(r->e, "%s: model.merges[%zu] joins \"%.64s\" and \"%.64s\", but %s is not in model.vocab", r->file, i,
-                          half[0], half[1], id[0] < 0 ? "the first" : id[1] < 0 ? "the second" : "what they make");
+            rc = fmt_fail(r->e, "%s: model.merges[%zu] joins \"%.64s\" and \"%.64s\", but %s is not in model.vocab",
+                          r->file, i, half[0], half[1],
+                          id[0] < 0   ? "the first"
+                          : id[1] < 0 ? "the second"
+                                      : "what they make");
             break;
         }
         tok_merges_put(t, id[0], id[1], rank++, id[2]);
@@ -276,9 +283,17 @@ static int read_merges(tok_reader *r, const json_t *merges)
 
 static int read_model(tok_reader *r, const json_t *model)
 {
-    static const char *const keys[] = {"type",     "dropout",       "unk_token",     "continuing_subword_prefix",
-                                       "end_of_word_suffix", "fuse_unk", "byte_fallback", "ignore_merges",
-                                       "vocab",    "merges",        NULL};
+    static const char *const keys[] = {"type",
+                                       "dropout",
+                                       "unk_token",
+                                       "continuing_subword_prefix",
+                                       "end_of_word_suffix",
+                                       "fuse_unk",
+                                       "byte_fallback",
+                                       "ignore_merges",
+                                       "vocab",
+                                       "merges",
+                                       NULL};
     static const char *const empty[] = {"continuing_subword_prefix", "end_of_word_suffix"};
     const json_t *type = json_object_get(model, "type"), *v = NULL;
     if (!json_is_object(model)) return tok_refuse(r, "model", NULL, model, "an object");
@@ -305,7 +320,8 @@ static int read_model(tok_reader *r, const json_t *model)
     }
     if (fallback) return tok_refuse(r, "model", "byte_fallback", json_object_get(model, "byte_fallback"), "false");
     v = json_object_get(model, "vocab");
-    if (!json_is_object(v) || json_object_size(v) == 0) return tok_refuse(r, "model", "vocab", v, "an object that is not empty");
+    if (!json_is_object(v) || json_object_size(v) == 0)
+        return tok_refuse(r, "model", "vocab", v, "an object that is not empty");
     v = json_object_get(model, "merges");
     if (!json_is_array(v)) return tok_refuse(r, "model", "merges", v, "an array");
     v = json_object_get(model, "unk_token");
@@ -319,7 +335,8 @@ static int check_unknown(tok_reader *r, const json_t *unk)
     if (!json_is_string(unk)) return 0;
     for (int b = 0; b < 256; b++) {
         if (!r->t->byte_level || r->t->byte_id[b] < 0) {
-            return tok_refuse(r, "model", "unk_token", unk, "null, unless the vocabulary is byte-level and has every byte");
+            return tok_refuse(r, "model", "unk_token", unk,
+                              "null, unless the vocabulary is byte-level and has every byte");
         }
     }
     return 0;
@@ -327,7 +344,7 @@ static int check_unknown(tok_reader *r, const json_t *unk)
 
 static int read_all(tok_reader *r, const json_t *root)
 {
-    static const char *const keys[] = {"version",    "truncation",    "padding",        "added_tokens", "normalizer",
+    static const char *const keys[] = {"version",       "truncation",     "padding", "added_tokens", "normalizer",
                                        "pre_tokenizer", "post_processor", "decoder", "model",        NULL};
     tok *t = r->t;
     if (tok_object(r, "", root, keys) != 0) return -1;

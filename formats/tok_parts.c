@@ -19,9 +19,12 @@ static const json_t *sequence(tok_reader *r, const char *part, const json_t *v, 
     const char *const keys[] = {"type", list, NULL};
     const json_t *parts = json_object_get(v, list);
     if (tok_object(r, part, v, keys) != 0) return NULL;
-    if (!json_is_array(parts)) tok_refuse(r, part, list, parts, "an array");
-    else if (depth >= TOK_MAX_DEPTH) fmt_fail(r->e, "%s: %s is nested deeper than %d", r->file, part, (int)TOK_MAX_DEPTH);
-    else return parts;
+    if (!json_is_array(parts))
+        tok_refuse(r, part, list, parts, "an array");
+    else if (depth >= TOK_MAX_DEPTH)
+        fmt_fail(r->e, "%s: %s is nested deeper than %d", r->file, part, (int)TOK_MAX_DEPTH);
+    else
+        return parts;
     return NULL;
 }
 
@@ -96,7 +99,8 @@ static int read_split(tok_reader *r, const char *part, const json_t *v)
     if (json_object_size(pattern) != 1 || !json_is_string(text)) {
         return tok_refuse(r, part, "pattern", pattern, "an object with one string, Regex or String");
     }
-    return add_step(r, part, json_string_value(text), json_string_length(text), text == string, (tok_behavior)b, invert);
+    return add_step(r, part, json_string_value(text), json_string_length(text), text == string, (tok_behavior)b,
+                    invert);
 }
 
 static int read_digits(tok_reader *r, const char *part, const json_t *v)
@@ -129,7 +133,8 @@ static int read_pre_tokenizer(tok_reader *r, const char *part, const json_t *v, 
     if (strcmp(type, "Split") == 0) return read_split(r, part, v);
     if (strcmp(type, "Digits") == 0) return read_digits(r, part, v);
     if (strcmp(type, "Sequence") != 0) {
-        return tok_refuse(r, part, "type", json_object_get(v, "type"), "ByteLevel, Split, Digits, and a Sequence of them");
+        return tok_refuse(r, part, "type", json_object_get(v, "type"),
+                          "ByteLevel, Split, Digits, and a Sequence of them");
     }
     const json_t *parts = sequence(r, part, v, "pretokenizers", depth);
     if (!parts) return -1;

@@ -30,9 +30,9 @@ static const char SUSPECT[] =
 typedef struct translation {
     const char *file, *what;
     const char *p, *start, *end;
-    char       *out;
-    size_t      n;
-    fmt_error  *e;
+    char *out;
+    size_t n;
+    fmt_error *e;
 } translation;
 
 static void put(translation *x, const char *s, size_t n)
@@ -58,8 +58,10 @@ static bool starts(const translation *x, const char *s)
 static int property(translation *x)
 {
     const char *name = x->p + 3, *close = x->p + 2;
-    if (close < x->end && *close == '{') close = memchr(name, '}', (size_t)(x->end - name));
-    else close = NULL;
+    if (close < x->end && *close == '{')
+        close = memchr(name, '}', (size_t)(x->end - name));
+    else
+        close = NULL;
     if (!close) return refuse(x, "\\p without a name in braces");
     size_t caret = name < close && *name == '^';
     size_t n = (size_t)(close - name) - caret;
@@ -79,11 +81,13 @@ static int hexadecimal(translation *x)
     size_t n = 0;
     bool braced = x->p[1] == 'x' && digits < x->end && *digits == '{';
     if (braced) digits++;
-    while (digits + n < x->end && n < 8 && isxdigit((unsigned char)digits[n]) && (braced || n < (x->p[1] == 'x' ? 2u : 4u))) {
+    while (digits + n < x->end && n < 8 && isxdigit((unsigned char)digits[n]) &&
+           (braced || n < (x->p[1] == 'x' ? 2u : 4u))) {
         n++;
     }
     bool whole = braced ? n > 0 && digits + n < x->end && digits[n] == '}' : n == (x->p[1] == 'x' ? 2u : 4u);
-    if (!whole || (x->p[1] == 'x' && !braced && digits[0] >= '8')) return refuse(x, "a character code that is no code point");
+    if (!whole || (x->p[1] == 'x' && !braced && digits[0] >= '8'))
+        return refuse(x, "a character code that is no code point");
     put(x, "\\x{", 3);
     put(x, digits, n);
     put(x, "}", 1);
@@ -97,17 +101,24 @@ static int escape(translation *x, bool in_class)
     char c = x->p[1];
     if (c == 'p' || c == 'P') return property(x);
     if (c == 'x' || c == 'u') return hexadecimal(x);
-    if (c == 's') put(x, "\\p{White_Space}", 15);
-    else if (c == 'S') put(x, "\\P{White_Space}", 15);
-    else if (c == 'w' && in_class) put(x, WORD, sizeof WORD - 1);
+    if (c == 's')
+        put(x, "\\p{White_Space}", 15);
+    else if (c == 'S')
+        put(x, "\\P{White_Space}", 15);
+    else if (c == 'w' && in_class)
+        put(x, WORD, sizeof WORD - 1);
     else if ((c == 'w' || c == 'W') && !in_class) {
         put(x, c == 'w' ? "[" : "[^", c == 'w' ? 1 : 2);
         put(x, WORD, sizeof WORD - 1);
         put(x, "]", 1);
-    } else if (c == 'v') put(x, "\\x{0b}", 6);
-    else if (strchr("rntfae", c) || strchr("dD", c)) put(x, x->p, 2);
-    else if ((c == 'A' || c == 'z') && !in_class) put(x, x->p, 2);
-    else if (ispunct((unsigned char)c) || c == ' ') put(x, x->p, 2);
+    } else if (c == 'v')
+        put(x, "\\x{0b}", 6);
+    else if (strchr("rntfae", c) || strchr("dD", c))
+        put(x, x->p, 2);
+    else if ((c == 'A' || c == 'z') && !in_class)
+        put(x, x->p, 2);
+    else if (ispunct((unsigned char)c) || c == ' ')
+        put(x, x->p, 2);
     else {
         char construct[16];
         snprintf(construct, sizeof construct, "\\%c", c);
@@ -182,11 +193,20 @@ static int translate(translation *x)
     while (x->p < x->end) {
         int rc = 0;
         switch (*x->p) {
-        case '\\': rc = escape(x, false); break;
-        case '[': rc = character_class(x); break;
-        case '(': rc = group(x); break;
-        case '{': rc = interval(x); break;
-        default: put(x, x->p++, 1);
+        case '\\':
+            rc = escape(x, false);
+            break;
+        case '[':
+            rc = character_class(x);
+            break;
+        case '(':
+            rc = group(x);
+            break;
+        case '{':
+            rc = interval(x);
+            break;
+        default:
+            put(x, x->p++, 1);
         }
         if (rc != 0) return -1;
     }
@@ -201,7 +221,7 @@ static int compile(const char *file, const char *what, const char *pattern, size
     pcre2_compile_context *context = pcre2_compile_context_create(NULL);
     if (!context) return fmt_fail(e, "%s: no memory to compile %s", file, what);
     pcre2_set_newline(context, PCRE2_NEWLINE_LF);
-    *out = pcre2_compile((PCRE2_SPTR)pattern, bytes, options | PCRE2_UTF | PCRE2_NEVER_BACKSLASH_C, &code, &at, context);
+    *out = pcre2_compile((PCRE2_SPTR)pattern, bytes, options | PCRE2_UTF, &code, &at, context);
     pcre2_compile_context_free(context);
     if (!*out) {
         PCRE2_UCHAR reason[128];
@@ -252,7 +272,8 @@ static int ready(tok_job *j)
     return 0;
 }
 
-int tok_regex_find(tok_job *j, const pcre2_code *code, const char *s, size_t bytes, size_t start, size_t *at, size_t *end)
+int tok_regex_find(tok_job *j, const pcre2_code *code, const char *s, size_t bytes, size_t start, size_t *at,
+                   size_t *end)
 {
     if (ready(j) != 0) return -1;
     /* The caller has checked the text: checking again at each match would make a long text quadratic. */
@@ -274,10 +295,10 @@ int tok_regex_find(tok_job *j, const pcre2_code *code, const char *s, size_t byt
 }
 
 typedef struct fold {
-    tok_spans   *out;
-    size_t       first; /* spans of earlier pieces are not joined with */
+    tok_spans *out;
+    size_t first; /* spans of earlier pieces are not joined with */
     tok_behavior behavior;
-    bool         before; /* whether the part before was a match */
+    bool before; /* whether the part before was a match */
 } fold;
 
 /* Parts come in order and cover the piece; `match` tells the delimiters. */
@@ -285,11 +306,20 @@ static int add_part(fold *f, uint32_t from, uint32_t to, bool match)
 {
     bool join = false, keep = true;
     switch (f->behavior) {
-    case TOK_ISOLATED: break;
-    case TOK_REMOVED: keep = !match; break;
-    case TOK_CONTIGUOUS: join = match == f->before; break;
-    case TOK_MERGED_WITH_PREVIOUS: join = match && !f->before; break;
-    case TOK_MERGED_WITH_NEXT: join = !match && f->before; break;
+    case TOK_ISOLATED:
+        break;
+    case TOK_REMOVED:
+        keep = !match;
+        break;
+    case TOK_CONTIGUOUS:
+        join = match == f->before;
+        break;
+    case TOK_MERGED_WITH_PREVIOUS:
+        join = match && !f->before;
+        break;
+    case TOK_MERGED_WITH_NEXT:
+        join = !match && f->before;
+        break;
     }
     f->before = match;
     tok_spans *out = f->out;

@@ -233,7 +233,8 @@ int tok_encode(const tok *t, const char *text, size_t bytes, int32_t **ids, size
 {
     *ids = NULL;
     *count = 0;
-    if (bytes > TOK_MAX_TEXT) return fmt_fail(e, "the text has %zu bytes, at most %d are tokenized at once", bytes, TOK_MAX_TEXT);
+    if (bytes > TOK_MAX_TEXT)
+        return fmt_fail(e, "the text has %zu bytes, at most %d are tokenized at once", bytes, TOK_MAX_TEXT);
     tok_job j = {.t = t, .e = e};
     int rc = 0;
     if (t->ignore_merges) {

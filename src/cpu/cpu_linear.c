@@ -1,23 +1,23 @@
 /* cpu_linear.c - dense matrices on the layer's kernels, and plain parallel loops. */
 #include "cpu.h"
 
-#include <stdatomic.h>
-
 /* ---- parallel loops ----------------------------------------------------------------- */
 
-typedef struct loop { moewe_task_fn fn; void *task; int32_t count; atomic_int next; } loop;
+typedef struct loop { moewe_task_fn fn; void *task; int32_t count, left; } loop;
 
-static void loop_region(void *task, cpu_region *region, int32_t i, int32_t n)
+static int32_t loop_advance(void *state)
 {
-    (void)region;
-    (void)i;
-    (void)n;
-    loop *l = task;
-    for (;;) {
-        int32_t at = atomic_fetch_add_explicit(&l->next, 1, memory_order_relaxed);
-        if (at >= l->count) return;
-        l->fn(l->task, at, l->count);
-    }
+    loop *l = state;
+    int32_t n = l->left;
+    l->left = 0;
+    return n;
+}
+
+static void loop_work(void *state, int32_t i, int32_t thread)
+{
+    (void)thread;
+    const loop *l = state;
+    l->fn(l->task, i, l->count);
 }
 
 void cpu_parallel(const moewe_device *dev, moewe_task_fn fn, void *task, int32_t count)
@@ -26,8 +26,9 @@ void cpu_parallel(const moewe_device *dev, moewe_task_fn fn, void *task, int32_t
         dev->executor.run(dev->executor.ctx, fn, task, count);
         return;
     }
-    loop l = {.fn = fn, .task = task, .count = count};
-    cpu_threads_run(count > 1 ? cpu_of(dev)->threads : NULL, loop_region, &l);
+    loop l = {fn, task, count, count};
+    cpu_job job = {loop_advance, loop_work, &l};
+    cpu_threads_run(count > 1 ? cpu_of(dev)->threads : NULL, &job);
 }
 
 /* ---- linear --------------------------------------------------------------------------- */

@@ -1,4 +1,4 @@
-/* cpu_run.c - one layer, one parallel region: phases with a meeting of all threads between them.
+/* cpu_run.c - one layer, one parallel job in phases; a phase starts when the one before is done.
  *
  *     for each chunk of tokens
  *         ROUTE     tasks: a few tokens each   logits, choice, weights; sums start at 0 or y
@@ -17,7 +17,7 @@
 
 enum { ROUTE_TOKENS = 8, COMBINE_TOKENS = 16 };
 
-typedef enum run_phase { PHASE_ROUTE, PHASE_GEMM1, PHASE_GEMM2, PHASE_COMBINE, PHASE_DONE } run_phase;
+typedef enum run_phase { PHASE_START, PHASE_ROUTE, PHASE_GEMM1, PHASE_GEMM2, PHASE_COMBINE, PHASE_DONE } run_phase;
 
 typedef struct run_state {
     const moewe_plan    *plan;
@@ -33,8 +33,8 @@ typedef struct run_state {
     int32_t              token0, tokens;       /* of the chunk */
     int32_t              expert, row;          /* where the next group starts */
     int32_t              n_routed, n_segments; /* of the group; routed ones come first, the shared one last */
-    int32_t              tasks;
-    atomic_int           next;
+    int32_t              tasks; /* of the phase */
+    atomic_int           next;  /* the next to take, for threads that a caller lends */
 } run_state;
 
 static int on(const run_state *s, moewe_stage stage)
@@ -330,8 +330,9 @@ static void gemm2_task(const run_state *s, int32_t p)
 
 /* ---- phases -------------------------------------------------------------------------- */
 
-static void do_task(const run_state *s, int32_t task, int32_t thread)
+static void do_task(void *state, int32_t task, int32_t thread)
 {
+    const run_state *s = state;
     switch (s->phase) {
     case PHASE_ROUTE: route_task(s, task, thread); break;
     case PHASE_GEMM1: gemm1_task(s, task); break;
@@ -374,12 +375,13 @@ static void enter_group(run_state *s)
     enter(s, PHASE_GEMM1, on(s, MOEWE_STAGE_GEMM1) ? tasks : 0);
 }
 
-/* From one phase to the next that has work; one thread at a time calls it, all others wait. */
-static void advance(void *task)
+/* From one phase to the next that has work; returns its tasks, 0 at the end. */
+static int32_t advance(void *state)
 {
-    run_state *s = task;
+    run_state *s = state;
     do {
         switch (s->phase) {
+        case PHASE_START: enter_chunk(s, 0); break;
         case PHASE_ROUTE:
             if (on(s, MOEWE_STAGE_SORT)) sort_pairs(s);
             enter_group(s);
@@ -389,31 +391,18 @@ static void advance(void *task)
         default: enter_chunk(s, s->token0 + s->tokens); break;
         }
     } while (!s->tasks && s->phase != PHASE_DONE);
-}
-
-static void work(run_state *s, int32_t thread)
-{
-    for (;;) {
-        int32_t task = atomic_fetch_add_explicit(&s->next, 1, memory_order_relaxed);
-        if (task >= s->tasks) return;
-        do_task(s, task, thread);
-    }
-}
-
-static void region(void *task, cpu_region *r, int32_t i, int32_t n)
-{
-    (void)n;
-    run_state *s = task;
-    while (s->phase != PHASE_DONE) {
-        work(s, i);
-        cpu_region_meet(r, advance, s);
-    }
+    return s->tasks;
 }
 
 static void lent_thread(void *task, int32_t i, int32_t count)
 {
     (void)count;
-    work(task, i);
+    run_state *s = task;
+    for (;;) {
+        int32_t at = atomic_fetch_add_explicit(&s->next, 1, memory_order_relaxed);
+        if (at >= s->tasks) return;
+        do_task(s, at, i);
+    }
 }
 
 static moewe_status check_one_pass(const run_state *s)
@@ -444,14 +433,12 @@ moewe_status cpu_run(const moewe_plan *plan, const moewe_weights *w, const moewe
     moewe_status status = check_one_pass(&s);
     if (status) return status;
 
-    enter_chunk(&s, 0);
-    if (!s.tasks && s.phase != PHASE_DONE) advance(&s);
-    if (s.phase == PHASE_DONE) return MOEWE_OK;
     if (!plan->dev->executor.run) {
-        cpu_threads_run(state->threads, region, &s);
+        cpu_job job = {advance, do_task, &s};
+        cpu_threads_run(state->threads, &job);
         return MOEWE_OK;
     }
-    for (; s.phase != PHASE_DONE; advance(&s))
+    while (advance(&s) > 0)
         plan->dev->executor.run(plan->dev->executor.ctx, lent_thread, &s, plan->dev->n_threads);
     return MOEWE_OK;
 }

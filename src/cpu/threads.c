@@ -1,35 +1,34 @@
-/* threads.c - see threads.h.  Waits spin for a few microseconds, since most are shorter, then sleep
- * in the kernel: an idle device costs nothing, and neither does a thread that lost its core. */
+/* threads.c - see threads.h.
+ *
+ * The tasks of a phase are one atomic word, their number and the next one to take.  A thread that took
+ * one may look at the job, since the phase cannot end before the task does; without one it looks at
+ * nothing but the set itself.  So a job may live on its caller's stack, and the caller may return while
+ * other threads still look for more.
+ *
+ * Waits spin for some microseconds, since most are shorter, then sleep in the kernel. */
 #include "threads.h"
 
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { SPINS = 4000 };
-
-struct cpu_region {
-    int32_t     n;
-    atomic_int  arrived;
-    atomic_uint round;    /* counts meetings; what sleepers watch */
-    atomic_int  sleepers;
-};
+enum { SPINS = 2000 };
 
 struct cpu_threads {
-    moewe_allocator allocator;
-    int32_t         n, started;
-    atomic_int      busy;     /* 1 while a caller owns the region */
-    atomic_uint     wake;     /* counts regions; what idle threads watch */
-    atomic_int      idle;     /* threads asleep on wake */
-    atomic_int      stop;
-    cpu_region_fn   fn;
-    void           *task;
-    cpu_region      region;
-    pthread_t       ids[];
+    moewe_allocator  allocator;
+    int32_t          n, started;
+    atomic_int       busy, stop;
+    atomic_int       numbered;  /* threads that have their number */
+    _Atomic uint64_t tasks;     /* how many << 32 | the next to take */
+    atomic_int       unfinished;
+    atomic_uint      round;     /* counts phases and ends of jobs: what waiting threads watch */
+    atomic_int       sleepers;  /* of them in the kernel */
+    atomic_int       running;   /* 1 until the job's last phase is done */
+    const cpu_job   *job;
+    pthread_t        ids[];
 };
 
 static void pause_cpu(void)
@@ -39,64 +38,77 @@ static void pause_cpu(void)
 #endif
 }
 
-/* Waits until *word is no longer seen; sleepers counts those in the kernel, so that the waker may
- * skip the system call when there are none. */
-static void wait_change(atomic_uint *word, unsigned seen, atomic_int *sleepers)
+static void wait_round(cpu_threads *t, unsigned seen)
 {
     for (int i = 0; i < SPINS; i++) {
-        if (atomic_load_explicit(word, memory_order_acquire) != seen) return;
+        if (atomic_load(&t->round) != seen) return;
         pause_cpu();
     }
-    atomic_fetch_add(sleepers, 1);
-    while (atomic_load(word) == seen) syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
-    atomic_fetch_sub(sleepers, 1);
+    atomic_fetch_add(&t->sleepers, 1);
+    while (atomic_load(&t->round) == seen) syscall(SYS_futex, &t->round, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
+    atomic_fetch_sub(&t->sleepers, 1);
 }
 
-static void change(atomic_uint *word, atomic_int *sleepers)
+static void next_round(cpu_threads *t)
 {
-    atomic_fetch_add(word, 1);
-    if (atomic_load(sleepers)) syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+    atomic_fetch_add(&t->round, 1);
+    if (atomic_load(&t->sleepers)) syscall(SYS_futex, &t->round, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
-void cpu_region_meet(cpu_region *r, void (*serial)(void *task), void *task)
+/* Only between phases: nothing is taken and nothing unfinished. */
+static void next_phase(cpu_threads *t)
 {
-    unsigned seen = atomic_load(&r->round);
-    if (atomic_fetch_add(&r->arrived, 1) + 1 < r->n) {
-        wait_change(&r->round, seen, &r->sleepers);
-        return;
+    int32_t n = t->job->advance(t->job->state);
+    if (n > 0) {
+        atomic_store(&t->unfinished, n);
+        atomic_store(&t->tasks, (uint64_t)n << 32);
+    } else {
+        atomic_store(&t->running, 0);
     }
-    if (serial) serial(task);
-    atomic_store(&r->arrived, 0);
-    change(&r->round, &r->sleepers);
+    next_round(t);
+}
+
+/* Does tasks until none is left to take. */
+static void work(cpu_threads *t, int32_t thread)
+{
+    uint64_t word = atomic_load(&t->tasks);
+    while ((uint32_t)word < word >> 32) {
+        if (!atomic_compare_exchange_weak(&t->tasks, &word, word + 1)) continue;
+        t->job->work(t->job->state, (int32_t)(uint32_t)word, thread);
+        if (atomic_fetch_sub(&t->unfinished, 1) == 1) next_phase(t);
+        word = atomic_load(&t->tasks);
+    }
 }
 
 static void *worker(void *arg)
 {
     cpu_threads *t = arg;
-    int32_t i = atomic_fetch_add(&t->region.arrived, 1) + 1; /* numbers the threads once, before any region */
-    unsigned seen = 0;
-    for (;;) {
-        wait_change(&t->wake, seen, &t->idle);
-        seen++;
-        if (atomic_load(&t->stop)) return NULL;
-        t->fn(t->task, &t->region, i, t->n);
-        cpu_region_meet(&t->region, NULL, NULL);
+    int32_t thread = atomic_fetch_add(&t->numbered, 1) + 1;
+    while (!atomic_load(&t->stop)) {
+        unsigned seen = atomic_load(&t->round);
+        work(t, thread);
+        if (!atomic_load(&t->stop)) wait_round(t, seen);
     }
+    return NULL;
 }
 
-void cpu_threads_run(cpu_threads *t, cpu_region_fn fn, void *task)
+void cpu_threads_run(cpu_threads *t, const cpu_job *job)
 {
     int nobody = 0;
     if (!t || t->n == 1 || !atomic_compare_exchange_strong(&t->busy, &nobody, 1)) {
-        cpu_region alone = {.n = 1};
-        fn(task, &alone, 0, 1);
+        for (int32_t n; (n = job->advance(job->state)) > 0;)
+            for (int32_t i = 0; i < n; i++) job->work(job->state, i, 0);
         return;
     }
-    t->fn = fn;
-    t->task = task;
-    change(&t->wake, &t->idle);
-    fn(task, &t->region, 0, t->n);
-    cpu_region_meet(&t->region, NULL, NULL);
+    t->job = job;
+    atomic_store(&t->running, 1);
+    next_phase(t);
+    for (;;) {
+        unsigned seen = atomic_load(&t->round);
+        work(t, 0);
+        if (!atomic_load(&t->running)) break;
+        wait_round(t, seen);
+    }
     atomic_store(&t->busy, 0);
 }
 
@@ -109,7 +121,7 @@ void cpu_threads_close(cpu_threads *t)
 {
     if (!t) return;
     atomic_store(&t->stop, 1);
-    change(&t->wake, &t->idle);
+    next_round(t);
     for (int32_t i = 0; i < t->started; i++) pthread_join(t->ids[i], NULL);
     moewe_allocator a = t->allocator;
     moewe_host_free(&a, t, object_bytes(t->n));
@@ -121,16 +133,12 @@ moewe_status cpu_threads_open(const moewe_allocator *a, int32_t n, cpu_threads *
     if (!t) return moewe_fail(MOEWE_E_NOMEM, "moewe_device_open: no %zu bytes for %d threads", object_bytes(n), n);
     t->allocator = *a;
     t->n = n;
-    t->region.n = n;
     for (; t->started < n - 1; t->started++)
         if (pthread_create(&t->ids[t->started], NULL, worker, t)) {
             int32_t got = t->started + 1;
             cpu_threads_close(t);
             return moewe_fail(MOEWE_E_NOMEM, "moewe_device_open: the system gave %d threads, needs %d", got, n);
         }
-    /* Every thread has its number before the first region reuses the counter. */
-    while (atomic_load(&t->region.arrived) < n - 1) sched_yield();
-    atomic_store(&t->region.arrived, 0);
     *out = t;
     return MOEWE_OK;
 }

@@ -196,10 +196,10 @@ static void same_bits(void **state)
 static void refused(void **state)
 {
     backend_list list = cpu_backends();
-    float w[6] = {1, 2, 3, 4, 5, 6}, x[6] = {1, 10, 100}, y[4] = {-1, -1};
 
     (void)state;
     for (int32_t b = 0; b < list.n; b++) {
+        float w[6] = {1, 2, 3, 4, 5, 6}, x[6] = {1, 10, 100}, y[4] = {-1, -1};
         moewe_device *dev = open_backend(list.name[b], 1);
         moewe_linear good, bad;
         moewe_need need;

@@ -99,8 +99,8 @@ static void vectors(void **state)
         {
             const json_t *text = json_object_get(one, "text");
             snprintf(where, sizeof where, "group %zu, case %zu", g, c);
-            wrong += check_case(t, where, json_string_value(text), json_string_length(text), json_object_get(one, "ids"),
-                                json_object_get(one, "decoded"));
+            wrong += check_case(t, where, json_string_value(text), json_string_length(text),
+                                json_object_get(one, "ids"), json_object_get(one, "decoded"));
             cases++;
         }
         tok_close(t);
@@ -166,7 +166,8 @@ static uint32_t next_random(uint64_t *state)
 static void random_bytes_come_back(void **state)
 {
     (void)state;
-    static const char *const parts[] = {"\xc3\xa9", "\xf0\x9f\x98\x80", "\xe4\xbd\xa0", "<|im_end|>", "  ", "\r\n", "half", "12"};
+    static const char *const parts[] = {
+        "\xc3\xa9", "\xf0\x9f\x98\x80", "\xe4\xbd\xa0", "<|im_end|>", "  ", "\r\n", "half", "12"};
     tok *t = open_or_fail(WORDMATH);
     uint64_t seed = 7;
     for (int round = 0; round < 2000; round++) {
@@ -198,7 +199,10 @@ static void bytes_that_are_no_text(void **state)
     (void)state;
     static const struct {
         const char *text, *byte_spelled;
-    } cases[] = {{"the \xff half", "\xc3\xbf"}, {"the \xed\xa0\x80 half", NULL}, {"the \xc0 half", "\xc3\x80"}, {"the \xe4 half", "\xc3\xa4"}};
+    } cases[] = {{"the \xff half", "\xc3\xbf"},
+                 {"the \xed\xa0\x80 half", NULL},
+                 {"the \xc0 half", "\xc3\x80"},
+                 {"the \xe4 half", "\xc3\xa4"}};
     tok *t = open_or_fail(WORDMATH);
     fmt_error e = {""};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -256,7 +260,8 @@ static void long_runs_take_no_age(void **state)
 static void what_nfc_may_change_is_refused(void **state)
 {
     (void)state;
-    static const char *const refused[] = {"e\xcc\x81", "\xe1\x84\x80\xe1\x85\xa1", "\xe2\x84\xab", "x \xef\xa4\x80", "\xff\xcc\x81"};
+    static const char *const refused[] = {"e\xcc\x81", "\xe1\x84\x80\xe1\x85\xa1", "\xe2\x84\xab", "x \xef\xa4\x80",
+                                          "\xff\xcc\x81"};
     json_t *spec = json_or_fail(WORDMATH "/tokenizer.json", 0);
     json_object_set_new(spec, "normalizer", json_pack("{s:s}", "type", "NFC"));
     tok *t = NULL;
@@ -278,8 +283,9 @@ static void patterns_that_run_away_are_stopped(void **state)
 {
     (void)state;
     json_t *spec = json_or_fail(WORDMATH "/tokenizer.json", 0);
-    json_object_set_new(spec, "pre_tokenizer", json_pack("{s:s, s:{s:s}, s:s, s:b}", "type", "Split", "pattern", "Regex",
-                                                         "(a|a|aa)+(a|a|aa)+$", "behavior", "Isolated", "invert", 0));
+    json_object_set_new(spec, "pre_tokenizer",
+                        json_pack("{s:s, s:{s:s}, s:s, s:b}", "type", "Split", "pattern", "Regex",
+                                  "(a|a|aa)+(a|a|aa)+$", "behavior", "Isolated", "invert", 0));
     tok *t = NULL;
     fmt_error e = {""};
     char text[256];
@@ -299,7 +305,7 @@ static void stream_boundaries(void **state)
     (void)state;
     static const struct {
         const char *text;
-        size_t      bytes, complete;
+        size_t bytes, complete;
     } cases[] = {
         {"", 0, 0},
         {"abc", 3, 3},
@@ -312,21 +318,21 @@ static void stream_boundaries(void **state)
         {"x\xf0", 2, 1},
         {"\xf0\x9f\x98\x80", 4, 4},
         {"\xf0\x9f\x98\x80\xf0", 5, 4},
-        {"\x80\x80\x80", 3, 3},         /* continuations of nothing */
+        {"\x80\x80\x80", 3, 3}, /* continuations of nothing */
         {"\x80\x80\x80\x80", 4, 4},
-        {"a\xc0", 2, 2},                /* never a lead */
+        {"a\xc0", 2, 2}, /* never a lead */
         {"a\xf5", 2, 2},
         {"a\xff", 2, 2},
-        {"\xed\xa0", 2, 2},             /* a surrogate: no third byte helps */
+        {"\xed\xa0", 2, 2}, /* a surrogate: no third byte helps */
         {"\xed\x9f", 2, 0},
-        {"\xe0\x80", 2, 2},             /* overlong */
+        {"\xe0\x80", 2, 2}, /* overlong */
         {"\xe0\xa0", 2, 0},
         {"\xf0\x80\x80", 3, 3},
         {"\xf0\x90\x80", 3, 0},
-        {"\xf4\x90", 2, 2},             /* beyond U+10FFFF */
+        {"\xf4\x90", 2, 2}, /* beyond U+10FFFF */
         {"\xf4\x8f\xbf", 3, 0},
         {"\xc3\xa9\xa9", 3, 3},
-        {"\xe4\xc3", 2, 1},             /* the first lead is lost, the second waits */
+        {"\xe4\xc3", 2, 1}, /* the first lead is lost, the second waits */
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         assert_int_equal(tok_utf8_complete(cases[i].text, cases[i].bytes), cases[i].complete);

@@ -1,0 +1,648 @@
+/* test_errors.c - owns refusals: every bad field and argument has the right status and a sentence that names it,
+ * nothing is written, and a failed allocation at any point leaks nothing.  It must never check a whole sentence:
+ * only the object, the field and the numbers are promised. */
+#include "../support/layer_case.h"
+
+#include <limits.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+static void says(const char *part)
+{
+    CHECK(strstr(moewe_last_error(), part) != NULL, "\"%s\" does not say \"%s\"", moewe_last_error(), part);
+}
+
+/* Exactly one line, and not an empty one. */
+static void one_sentence(void)
+{
+    const char *text = moewe_last_error();
+
+    CHECK(text && strlen(text) > 10 && !strchr(text, '\n'), "no sentence: \"%s\"", text ? text : "(null)");
+}
+
+/* ---- config ---- */
+
+#define FIELD(name) offsetof(moewe_config, name), #name
+
+static const struct {
+    size_t offset;
+    const char *name;
+    int32_t value;
+    const char *number; /* that the sentence has to hold, beside the name of the field */
+} bad_fields[] = {
+    {FIELD(hidden), 0, "0"},
+    {FIELD(hidden), -1, "-1"},
+    {FIELD(hidden), INT32_MIN, "-2147483648"},
+    {FIELD(hidden), INT32_MAX, "2147483647"},
+    {FIELD(inter), 0, "0"},
+    {FIELD(inter), -7, "-7"},
+    {FIELD(inter), INT32_MAX, "2147483647"},
+    {FIELD(n_experts), 0, "0"},
+    {FIELD(n_experts), -1, "-1"},
+    {FIELD(n_experts), INT32_MAX, "2147483647"},
+    {FIELD(top_k), 0, "0"},
+    {FIELD(top_k), -1, "-1"},
+    {FIELD(top_k), 9, "9"}, /* of 8 experts */
+    {FIELD(top_k), INT32_MAX, "2147483647"},
+    {FIELD(max_tokens), 0, "0"},
+    {FIELD(max_tokens), -5, "-5"},
+    {FIELD(first_expert), -1, "-1"},
+    {FIELD(first_expert), 8, "8"},
+    {FIELD(n_local), -1, "-1"},
+    {FIELD(n_local), 9, "9"},
+    {FIELD(n_null), -1, "-1"},
+    {FIELD(n_null), INT32_MAX, "2147483647"},
+    {FIELD(n_group), -1, "-1"},
+    {FIELD(n_group), 3, "3"}, /* does not divide 8 */
+    {FIELD(n_group), 9, "9"},
+    {FIELD(n_group), 4, "0"}, /* top_group is 0 */
+    {FIELD(top_group), -1, "-1"},
+    {FIELD(top_group), 2, "2"}, /* without n_group */
+    {FIELD(group_best), -1, "-1"},
+    {FIELD(score), -1, "-1"},
+    {FIELD(score), 4, "4"},
+    {FIELD(score), 6, "6"},
+    {FIELD(act), -1, "-1"},
+    {FIELD(act), 8, "8"},
+    {FIELD(x_dtype), -1, "-1"},
+    {FIELD(x_dtype), 4, "4"},
+    {FIELD(w_dtype), -1, "-1"},
+    {FIELD(w_dtype), 4, "4"},
+    {FIELD(y_dtype), -1, "-1"},
+    {FIELD(y_dtype), 99, "99"},
+    {FIELD(shared_inter), -1, "-1"},
+    {FIELD(shared_inter), INT32_MAX, "2147483647"},
+    {FIELD(flags), 1 << 7, "80"},
+    {FIELD(flags), INT32_MIN, "80000000"},
+};
+
+static void config_fields(void **state)
+{
+    moewe_device *dev = open_backend(cpu_backends().name[0], 1);
+
+    (void)state;
+    for (size_t i = 0; i < sizeof bad_fields / sizeof bad_fields[0]; i++) {
+        moewe_config cfg = small_config();
+        moewe_plan *plan = (moewe_plan *)(uintptr_t)128;
+        moewe_need need = {77, 77, 77};
+        int a_group = !strcmp(bad_fields[i].name, "n_group") && bad_fields[i].value == 4;
+
+        cfg.max_tokens = 4;
+        memcpy((char *)&cfg + bad_fields[i].offset, &bad_fields[i].value, sizeof bad_fields[i].value);
+        CHECK(moewe_plan_create(dev, &cfg, &plan) == MOEWE_E_ARG, "%s %d: %s", bad_fields[i].name, bad_fields[i].value,
+              moewe_last_error());
+        assert_true(plan == (moewe_plan *)(uintptr_t)128);
+        says(a_group ? "top_group" : bad_fields[i].name);
+        says(bad_fields[i].number);
+        one_sentence();
+        CHECK(moewe_plan_floor(dev, &cfg, &need) == MOEWE_E_ARG, "floor with %s %d", bad_fields[i].name,
+              bad_fields[i].value);
+        assert_true(need.bytes == 77 && need.align == 77);
+    }
+    moewe_device_close(dev);
+}
+
+static void config_floats(void **state)
+{
+    static const struct {
+        size_t offset;
+        const char *name;
+        float value;
+    } table[] = {
+        {FIELD(act_limit), -1.0f},  {FIELD(act_limit), NAN},       {FIELD(act_limit), INFINITY},
+        {FIELD(act_alpha), NAN},    {FIELD(act_alpha), -INFINITY}, {FIELD(act_beta), NAN},
+        {FIELD(routed_scale), NAN}, {FIELD(routed_scale), INFINITY},
+    };
+    moewe_device *dev = open_backend(cpu_backends().name[0], 1);
+
+    (void)state;
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
+        moewe_config cfg = small_config();
+        moewe_plan *plan;
+
+        cfg.max_tokens = 4;
+        memcpy((char *)&cfg + table[i].offset, &table[i].value, sizeof table[i].value);
+        CHECK(moewe_plan_create(dev, &cfg, &plan) == MOEWE_E_ARG, "%s", table[i].name);
+        says(table[i].name);
+    }
+    moewe_device_close(dev);
+}
+
+static void config_combinations(void **state)
+{
+    moewe_device *dev = open_backend(cpu_backends().name[0], 1);
+    moewe_config cfg = small_config();
+    moewe_plan *plan = NULL;
+
+    (void)state;
+    cfg.max_tokens = 4;
+    assert_int_equal(moewe_plan_create(NULL, &cfg, &plan), MOEWE_E_ARG);
+    assert_int_equal(moewe_plan_create(dev, NULL, &plan), MOEWE_E_ARG);
+    assert_int_equal(moewe_plan_create(dev, &cfg, NULL), MOEWE_E_ARG);
+    cfg.struct_size = sizeof cfg - 8;
+    assert_int_equal(moewe_plan_create(dev, &cfg, &plan), MOEWE_E_ABI);
+    says("struct_size");
+    cfg.struct_size = 0;
+    assert_int_equal(moewe_plan_create(dev, &cfg, &plan), MOEWE_E_ABI);
+    cfg = small_config();
+    cfg.max_tokens = 4;
+    cfg.first_expert = 5;
+    cfg.n_local = 4; /* 5 .. 8 of 8 */
+    assert_int_equal(moewe_plan_create(dev, &cfg, &plan), MOEWE_E_ARG);
+    says("n_local");
+    cfg = small_config();
+    cfg.max_tokens = 4;
+    cfg.n_group = 4;
+    cfg.top_group = 1; /* two experts for top_k 3 */
+    assert_int_equal(moewe_plan_create(dev, &cfg, &plan), MOEWE_E_ARG);
+    says("top_k");
+    cfg.top_group = 5;
+    assert_int_equal(moewe_plan_create(dev, &cfg, &plan), MOEWE_E_ARG);
+    says("top_group");
+    cfg.top_group = 2;
+    cfg.group_best = 3;
+    assert_int_equal(moewe_plan_create(dev, &cfg, &plan), MOEWE_E_ARG);
+    says("group_best");
+    /* f16 activations are a dtype, but not one of x or y */
+    cfg = small_config();
+    cfg.max_tokens = 4;
+    cfg.x_dtype = MOEWE_DTYPE_F16;
+    assert_int_not_equal(moewe_plan_create(dev, &cfg, &plan), MOEWE_OK);
+    says("x_dtype");
+    cfg.x_dtype = 0;
+    cfg.y_dtype = MOEWE_DTYPE_F16;
+    assert_int_not_equal(moewe_plan_create(dev, &cfg, &plan), MOEWE_OK);
+    says("y_dtype");
+    assert_null(plan);
+    moewe_device_close(dev);
+}
+
+/* ---- devices ---- */
+
+static void device_arguments(void **state)
+{
+    moewe_device *dev = (moewe_device *)(uintptr_t)64;
+    moewe_executor executor = {0};
+    moewe_device_desc desc;
+    moewe_span span = {NULL, 3};
+    moewe_need need = {16, 3, 0};
+    char text[8];
+
+    (void)state;
+#define REFUSED(status, word, change)                                                                                  \
+    MOEWE_INIT(desc);                                                                                                  \
+    change;                                                                                                            \
+    assert_int_equal(moewe_device_open(&desc, &dev), status);                                                          \
+    says(word);                                                                                                        \
+    one_sentence();                                                                                                    \
+    assert_true(dev == (moewe_device *)(uintptr_t)64)
+    REFUSED(MOEWE_E_ABI, "struct_size", desc.struct_size++);
+    REFUSED(MOEWE_E_ARG, "cpu-z80", desc.backend = "cpu-z80");
+    REFUSED(MOEWE_E_ARG, "n_threads", desc.n_threads = -1);
+    REFUSED(MOEWE_E_ARG, "1025", desc.n_threads = 1025);
+    REFUSED(MOEWE_E_ARG, "kind", desc.kind = 3);
+    REFUSED(MOEWE_E_ARG, "kind", desc.kind = -1);
+    REFUSED(MOEWE_E_ARG, "ordinal", desc.ordinal = -1);
+    REFUSED(MOEWE_E_ARG, "executor", desc.executor = &executor);
+#undef REFUSED
+    assert_int_equal(moewe_device_open(NULL, NULL), MOEWE_E_ARG);
+    CHECK_OK(moewe_device_open(NULL, &dev));
+    assert_true(moewe_device_threads(dev) >= 1);
+    assert_int_equal(strncmp(moewe_device_backend(dev), "cpu-", 4), 0);
+    assert_int_equal(moewe_device_alloc(dev, need, &span), MOEWE_E_ARG);
+    assert_true(span.bytes == 3);
+    need = (moewe_need){100, 64, MOEWE_PLACE_HOST};
+    CHECK_OK(moewe_device_alloc(dev, need, &span));
+    assert_true(span.bytes == 100 && (uintptr_t)span.ptr % 64 == 0);
+    for (int i = 0; i < 100; i++) assert_int_equal(((char *)span.ptr)[i], 0);
+    CHECK_OK(moewe_device_copy(dev, span.ptr, "abc", 4));
+    assert_string_equal((char *)span.ptr, "abc");
+    assert_int_equal(moewe_device_copy(dev, NULL, "abc", 4), MOEWE_E_ARG);
+    assert_int_equal(moewe_device_copy(NULL, span.ptr, "abc", 4), MOEWE_E_ARG);
+    CHECK_OK(moewe_device_sync(dev, NULL));
+    moewe_device_free(dev, span);
+    need.bytes = (uint64_t)1 << 62;
+    assert_int_equal(moewe_device_alloc(dev, need, &span), MOEWE_E_NOMEM);
+    assert_int_equal(moewe_device_for(dev, NULL, NULL, 1), MOEWE_E_ARG);
+    moewe_device_close(dev);
+    moewe_device_close(NULL);
+    moewe_plan_destroy(NULL);
+
+    /* texts work like snprintf */
+    {
+        size_t whole = moewe_device_list(NULL, 0);
+
+        assert_true(whole > sizeof text);
+        assert_int_equal(moewe_device_list(text, sizeof text), whole);
+        assert_int_equal(strlen(text), sizeof text - 1);
+        assert_true(moewe_env_describe(NULL, 0) == moewe_env_describe(text, sizeof text));
+    }
+}
+
+/* ---- runs ---- */
+
+typedef struct rig {
+    moewe_device *dev;
+    layer_case c;
+    moewe_plan *plan;
+    moewe_span ws;
+    unsigned char *y;
+} rig;
+
+static void rig_up(rig *r, int32_t score, int32_t act, int32_t shared)
+{
+    moewe_config cfg = small_config();
+    moewe_need need;
+
+    cfg.score = score;
+    cfg.act = act;
+    cfg.shared_inter = shared;
+    if (score == MOEWE_SCORE_GIVEN) cfg.flags = 0;
+    cfg.name = "rig";
+    r->dev = open_backend(cpu_backends().name[0], 2);
+    case_build(&r->c, &cfg, 6, 0, 2);
+    CHECK_OK(moewe_plan_create(r->dev, &r->c.cfg, &r->plan));
+    CHECK_OK(moewe_plan_need(r->plan, &need));
+    r->ws = (moewe_span){must_alloc(need.bytes, need.align), need.bytes};
+    r->y = must_alloc(r->c.y_bytes, 4);
+    memset(r->y, 0xa5, r->c.y_bytes);
+    r->c.io.y = r->y;
+}
+
+static void rig_down(rig *r)
+{
+    moewe_plan_destroy(r->plan);
+    moewe_device_close(r->dev);
+    free(r->ws.ptr);
+    free(r->y);
+    case_free(&r->c);
+}
+
+static void refused(const rig *r, const moewe_weights *w, const moewe_io *io, moewe_status status, const char *word)
+{
+    moewe_status s = moewe_run(r->plan, w, io, r->ws, NULL);
+
+    CHECK(s == status, "'%s' is %s, needs %s: %s", word, moewe_status_name(s), moewe_status_name(status),
+          moewe_last_error());
+    says(word);
+    says("moewe_run");
+    one_sentence();
+    for (uint64_t i = 0; i < r->c.y_bytes; i++) CHECK(r->y[i] == 0xa5, "a refused run wrote y ('%s')", word);
+}
+
+static void run_arguments(void **state)
+{
+    moewe_weights w;
+    moewe_io io;
+    rig r;
+
+    (void)state;
+    rig_up(&r, MOEWE_SCORE_SOFTMAX, MOEWE_ACT_SWIGLU, 12);
+#define REFUSED(status, word, change)                                                                                  \
+    w = r.c.w;                                                                                                         \
+    io = r.c.io;                                                                                                       \
+    change;                                                                                                            \
+    refused(&r, &w, &io, status, word)
+    REFUSED(MOEWE_E_ABI, "struct_size", io.struct_size = 0);
+    REFUSED(MOEWE_E_ABI, "struct_size", w.struct_size -= 4);
+    REFUSED(MOEWE_E_RANGE, "7", io.n_tokens = 7);
+    REFUSED(MOEWE_E_RANGE, "2147483647", io.n_tokens = INT32_MAX);
+    REFUSED(MOEWE_E_ARG, "-1", io.n_tokens = -1);
+    REFUSED(MOEWE_E_ARG, "reserved", io.reserved = 1);
+    REFUSED(MOEWE_E_ARG, "x", io.x = NULL);
+    REFUSED(MOEWE_E_ARG, "y", io.y = NULL);
+    REFUSED(MOEWE_E_ARG, "x_stride", io.x_stride = 156);
+    REFUSED(MOEWE_E_ARG, "y_stride", io.y_stride = 156);
+    REFUSED(MOEWE_E_ARG, "x_stride", io.x_stride = -160);
+    REFUSED(MOEWE_E_ARG, "y_stride", io.y_stride = -160);
+    REFUSED(MOEWE_E_ARG, "x", io.x_stride = 162); /* no multiple of an element */
+    REFUSED(MOEWE_E_ARG, "y", io.y_stride = 161);
+    REFUSED(MOEWE_E_ARG, "x", io.x = (const char *)io.x + 2);
+    REFUSED(MOEWE_E_ARG, "y", io.y = (char *)io.y + 1);
+    REFUSED(MOEWE_E_ARG, "overlap", io.x = io.y);
+    REFUSED(MOEWE_E_ARG, "overlap", io.x = r.y + r.c.y_bytes - 4);
+    REFUSED(MOEWE_E_ARG, "overlap", (io.n_tokens = 1, io.x = r.y + 156));
+    REFUSED(MOEWE_E_ARG, "overlap", io.x = r.ws.ptr);
+    REFUSED(MOEWE_E_ARG, "overlap", io.y = (char *)r.ws.ptr + r.ws.bytes - 4);
+    REFUSED(MOEWE_E_ARG, "topk_ids", io.topk_ids = (const int32_t *)io.x);
+    REFUSED(MOEWE_E_ARG, "topk_weights", io.topk_weights = (const float *)io.x);
+    REFUSED(MOEWE_E_ARG, "router", w.router.data = NULL);
+    REFUSED(MOEWE_E_ARG, "gate", w.gate.data = NULL);
+    REFUSED(MOEWE_E_ARG, "up", w.up.data = NULL);
+    REFUSED(MOEWE_E_ARG, "down", w.down.data = NULL);
+    REFUSED(MOEWE_E_ARG, "shared_gate", w.shared_gate.data = NULL);
+    REFUSED(MOEWE_E_ARG, "shared_up", w.shared_up.data = NULL);
+    REFUSED(MOEWE_E_ARG, "shared_down", w.shared_down.data = NULL);
+    REFUSED(MOEWE_E_ARG, "bf16", w.gate.dtype = MOEWE_DTYPE_BF16);
+    REFUSED(MOEWE_E_ARG, "f16", w.up.dtype = MOEWE_DTYPE_F16);
+    REFUSED(MOEWE_E_ARG, "17", w.down.dtype = 17);
+    REFUSED(MOEWE_E_ARG, "router", w.router.dtype = -1);
+    REFUSED(MOEWE_E_LAYOUT, "down", w.down.layout = 0xdead);
+    REFUSED(MOEWE_E_LAYOUT, "router", w.router.layout = 1);
+    {
+        const void *experts[8] = {w.up.data, w.up.data, w.up.data, NULL, w.up.data, w.up.data, w.up.data, w.up.data};
+
+        REFUSED(MOEWE_E_ARG, "3", (w.up.data = NULL, w.up.experts = experts));
+    }
+    assert_int_equal(moewe_run(NULL, &r.c.w, &r.c.io, r.ws, NULL), MOEWE_E_ARG);
+    assert_int_equal(moewe_run(r.plan, NULL, &r.c.io, r.ws, NULL), MOEWE_E_ARG);
+    assert_int_equal(moewe_run(r.plan, &r.c.w, NULL, r.ws, NULL), MOEWE_E_ARG);
+    assert_int_equal(moewe_run_stages(r.plan, &r.c.w, &r.c.io, r.ws, NULL, MOEWE_STAGE_COUNT, MOEWE_STAGE_COUNT),
+                     MOEWE_E_ARG);
+    assert_int_equal(moewe_run_stages(r.plan, &r.c.w, &r.c.io, r.ws, NULL, MOEWE_STAGE_GEMM1, MOEWE_STAGE_SORT),
+                     MOEWE_E_ARG);
+    for (uint64_t i = 0; i < r.c.y_bytes; i++) CHECK(r.y[i] == 0xa5, "a refused run wrote y");
+    CHECK_OK(moewe_run(r.plan, &r.c.w, &r.c.io, r.ws, NULL)); /* all of it was right but for the one field */
+    rig_down(&r);
+
+    rig_up(&r, MOEWE_SCORE_GIVEN, MOEWE_ACT_SILU, 0);
+    REFUSED(MOEWE_E_ARG, "topk_ids", io.topk_ids = NULL);
+    REFUSED(MOEWE_E_ARG, "topk_weights", io.topk_weights = NULL);
+    REFUSED(MOEWE_E_ARG, "logits", io.logits = (const float *)io.x);
+    REFUSED(MOEWE_E_ARG, "gate", w.gate = w.up); /* an ungated act has none */
+    REFUSED(MOEWE_E_ARG, "shared_up", w.shared_up = w.up);
+    CHECK_OK(moewe_run(r.plan, &r.c.w, &r.c.io, r.ws, NULL));
+    rig_down(&r);
+#undef REFUSED
+}
+
+static void packing_arguments(void **state)
+{
+    moewe_weights out, before;
+    moewe_need need;
+    moewe_span mem, bad;
+    rig r;
+
+    (void)state;
+    rig_up(&r, MOEWE_SCORE_SIGMOID, MOEWE_ACT_SWIGLU, 0);
+    memset(&out, 0x5a, sizeof out);
+    before = out;
+    assert_int_equal(moewe_weights_need(NULL, &r.c.w, &need), MOEWE_E_ARG);
+    assert_int_equal(moewe_weights_need(r.plan, NULL, &need), MOEWE_E_ARG);
+    assert_int_equal(moewe_weights_need(r.plan, &r.c.w, NULL), MOEWE_E_ARG);
+    CHECK_OK(moewe_weights_need(r.plan, &r.c.w, &need));
+    assert_true(need.bytes > 0);
+    mem = (moewe_span){must_alloc(need.bytes + need.align, need.align), need.bytes};
+    bad = (moewe_span){mem.ptr, need.bytes - 1};
+    assert_int_equal(moewe_weights_pack(r.plan, &r.c.w, bad, NULL, &out), MOEWE_E_WS_SMALL);
+    bad = (moewe_span){(char *)mem.ptr + 4, need.bytes};
+    assert_int_equal(moewe_weights_pack(r.plan, &r.c.w, bad, NULL, &out), MOEWE_E_WS_ALIGN);
+    bad = (moewe_span){NULL, need.bytes};
+    assert_int_equal(moewe_weights_pack(r.plan, &r.c.w, bad, NULL, &out), MOEWE_E_WS_SMALL);
+    assert_int_equal(moewe_weights_pack(r.plan, &r.c.w, mem, NULL, NULL), MOEWE_E_ARG);
+    assert_memory_equal(&out, &before, sizeof out);
+    CHECK_OK(moewe_weights_pack(r.plan, &r.c.w, mem, NULL, &out));
+    /* packed weights have nothing left to pack */
+    CHECK_OK(moewe_weights_need(r.plan, &out, &need));
+    assert_int_equal(need.bytes, 0);
+    free(mem.ptr);
+    rig_down(&r);
+}
+
+/* ---- the sentence ---- */
+
+static void *other_thread(void *arg)
+{
+    char *text = arg;
+
+    snprintf(text, 128, "%s", moewe_last_error());
+    if (moewe_workspace_unlock(NULL) == MOEWE_E_ARG) snprintf(text + 128, 128, "%s", moewe_last_error());
+    return NULL;
+}
+
+static void last_error(void **state)
+{
+    moewe_device *dev;
+    moewe_plan *plan;
+    char before[1024], other[256] = {0};
+    moewe_config cfg = small_config();
+    pthread_t thread;
+
+    (void)state;
+    cfg.max_tokens = 2;
+    assert_int_equal(moewe_plan_create(NULL, NULL, NULL), MOEWE_E_ARG);
+    snprintf(before, sizeof before, "%s", moewe_last_error());
+    dev = open_backend(cpu_backends().name[0], 2);
+    CHECK_OK(moewe_plan_create(dev, &cfg, &plan));
+    assert_string_equal(moewe_last_error(), before); /* successes leave it */
+    if (pthread_create(&thread, NULL, other_thread, other)) fail_msg("test: no thread");
+    pthread_join(thread, NULL);
+    assert_string_equal(moewe_last_error(), before); /* so do other threads */
+    assert_string_not_equal(other, before);
+    assert_non_null(strstr(other + 128, "unlock"));
+
+    { /* a long name is cut at 63 bytes and harms nobody */
+        char name[3000];
+        moewe_plan *named;
+
+        memset(name, 'n', sizeof name);
+        name[sizeof name - 1] = 0;
+        cfg.name = name;
+        cfg.workspace_limit = 1;
+        assert_int_equal(moewe_plan_create(dev, &cfg, &named), MOEWE_E_WS_LIMIT);
+        name[63] = 0;
+        says(name);
+        name[63] = 'n';
+        name[64] = 0;
+        assert_null(strstr(moewe_last_error(), name));
+        cfg.name = "%s%n%d"; /* a name is no format */
+        assert_int_equal(moewe_plan_create(dev, &cfg, &named), MOEWE_E_WS_LIMIT);
+        says("%s%n%d");
+    }
+    moewe_plan_destroy(plan);
+    moewe_device_close(dev);
+}
+
+static void status_texts(void **state)
+{
+    static const struct {
+        int value;
+        const char *name, *text;
+    } table[] = {
+#define ROW(name, value, text) {value, "MOEWE_" #name, text},
+        MOEWE_STATUS_MAP(ROW)
+#undef ROW
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
+        assert_int_equal(table[i].value, (int)i); /* pinned */
+        assert_string_equal(moewe_status_name((moewe_status)i), table[i].name);
+        assert_string_equal(moewe_status_text((moewe_status)i), table[i].text);
+    }
+    for (int i = 0; i < 3; i++) {
+        static const int unknown[] = {17, -1, INT_MAX};
+
+        assert_non_null(moewe_status_name((moewe_status)unknown[i]));
+        assert_non_null(moewe_status_text((moewe_status)unknown[i]));
+    }
+    assert_string_equal(moewe_dtype_name(MOEWE_DTYPE_BF16), "bf16");
+    assert_string_equal(moewe_dtype_name(MOEWE_DTYPE_F32), "f32");
+    assert_string_equal(moewe_dtype_name(MOEWE_DTYPE_F16), "f16");
+    assert_string_equal(moewe_dtype_name(77), "?");
+    assert_string_equal(moewe_dtype_name(-1), "?");
+    assert_int_equal(moewe_dtype_bytes(MOEWE_DTYPE_F32), 4);
+    assert_int_equal(moewe_dtype_bytes(MOEWE_DTYPE_F16), 2);
+    assert_int_equal(moewe_dtype_bytes(MOEWE_DTYPE_BF16), 2);
+    assert_int_equal(moewe_dtype_bytes(77), 0);
+    assert_int_equal(moewe_version(), MOEWE_VERSION_MAJOR << 16 | MOEWE_VERSION_MINOR << 8 | MOEWE_VERSION_PATCH);
+    assert_true(strlen(moewe_build_info()) > 0);
+}
+
+/* ---- allocations that fail ---- */
+
+typedef struct counting {
+    int64_t calls, fail_at; /* the fail_at-th call gets nothing; 0 = none fails */
+    int64_t live, live_bytes;
+} counting;
+
+static void *counting_alloc(void *ctx, size_t bytes, size_t align)
+{
+    counting *c = ctx;
+    void *p = NULL;
+
+    if (align == 0 || (align & (align - 1)) || align > 64) return NULL; /* not what moewe.h promises */
+    if (++c->calls == c->fail_at) return NULL;
+    if (posix_memalign(&p, align < sizeof p ? sizeof p : align, bytes)) return NULL;
+    memset(p, 0xcc, bytes);
+    c->live++;
+    c->live_bytes += (int64_t)bytes;
+    return p;
+}
+
+static void counting_free(void *ctx, void *ptr, size_t bytes)
+{
+    counting *c = ctx;
+
+    c->live--;
+    c->live_bytes -= (int64_t)bytes;
+    free(ptr);
+}
+
+/* Opens, plans, makes a workspace and runs.  The first status that is not OK, after closing all again. */
+static moewe_status whole_life(const char *backend, counting *counts, const layer_case *c, char *y)
+{
+    moewe_allocator allocator = {counts, counting_alloc, counting_free};
+    moewe_device *dev = NULL;
+    moewe_plan *plan = NULL;
+    moewe_workspace *ws = NULL;
+    moewe_device_desc desc;
+    moewe_status s;
+
+    MOEWE_INIT(desc);
+    desc.backend = backend;
+    desc.n_threads = 3;
+    desc.allocator = &allocator;
+    s = moewe_device_open(&desc, &dev);
+    if (s) assert_null(dev);
+    if (!s) {
+        s = moewe_plan_create(dev, &c->cfg, &plan);
+        if (s) assert_null(plan);
+    }
+    if (!s) {
+        s = moewe_workspace_create(dev, 4, &ws);
+        if (s) assert_null(ws);
+    }
+    if (!s) {
+        int64_t calls = counts->calls;
+        moewe_io io = c->io;
+        moewe_need need;
+        moewe_span mem;
+        moewe_lane lane;
+
+        io.y = y;
+        CHECK_OK(moewe_workspace_reserve(ws, plan));
+        CHECK_OK(moewe_workspace_need(ws, &need));
+        mem = (moewe_span){must_alloc(need.bytes, need.align), need.bytes};
+        CHECK_OK(moewe_workspace_lock(ws, mem));
+        CHECK_OK(moewe_lane_acquire(ws, MOEWE_LANE_ANY, &lane));
+        CHECK_OK(moewe_run_lane(ws, &lane, plan, &c->w, &io, NULL));
+        CHECK_OK(moewe_lane_release(ws, &lane));
+        CHECK_OK(moewe_workspace_unlock(ws));
+        assert_int_equal(counts->calls, calls); /* only *_open and *_create allocate */
+        free(mem.ptr);
+    }
+    moewe_workspace_destroy(ws);
+    moewe_plan_destroy(plan);
+    moewe_device_close(dev);
+    return s;
+}
+
+static void nth_allocation_fails(void **state)
+{
+    backend_list list = cpu_backends();
+    moewe_config cfg = small_config();
+    layer_case c;
+    char *y, *want;
+
+    (void)state;
+    case_build(&c, &cfg, 5, 0, 1);
+    y = must_alloc(c.y_bytes, 4);
+    want = must_alloc(c.y_bytes, 4);
+    for (int32_t b = 0; b < list.n; b++) {
+        counting none = {0};
+        moewe_status s = MOEWE_E_NOMEM;
+        int64_t n;
+
+        assert_int_equal(whole_life(list.name[b], &none, &c, want), MOEWE_OK);
+        CHECK(none.calls >= 3, "%s: %lld allocations through the allocator", list.name[b], (long long)none.calls);
+        assert_int_equal(none.live, 0);
+        for (n = 1; s && n < 100; n++) {
+            counting some = {.fail_at = n};
+
+            s = whole_life(list.name[b], &some, &c, y);
+            CHECK(s == MOEWE_OK || s == MOEWE_E_NOMEM, "%s: allocation %lld: %s", list.name[b], (long long)n,
+                  moewe_last_error());
+            if (s) one_sentence();
+            CHECK(some.live == 0 && some.live_bytes == 0, "%s: allocation %lld leaks %lld objects, %lld bytes",
+                  list.name[b], (long long)n, (long long)some.live, (long long)some.live_bytes);
+            if (s) assert_int_equal(whole_life(list.name[b], &(counting){0}, &c, y), MOEWE_OK);
+        }
+        assert_int_equal(s, MOEWE_OK);
+        assert_int_equal(n - 1, none.calls + 1); /* each of them was made to fail once */
+        CHECK(!memcmp(y, want, c.y_bytes), "%s: other bits after failures", list.name[b]);
+    }
+    free(y);
+    free(want);
+    case_free(&c);
+}
+
+/* ---- device_for ---- */
+
+static void count_task(void *task, int32_t i, int32_t count)
+{
+    int *hits = task;
+
+    if (count == 100 && i >= 0 && i < 100) hits[i]++; /* each i has an int of its own */
+}
+
+static void device_for(void **state)
+{
+    backend_list list = cpu_backends();
+
+    (void)state;
+    for (int32_t b = 0; b < list.n; b++)
+        for (int32_t threads = 1; threads <= 5; threads += 2) {
+            moewe_device *dev = open_backend(list.name[b], threads);
+            int hits[100] = {0};
+
+            for (int round = 0; round < 50; round++) CHECK_OK(moewe_device_for(dev, count_task, hits, 100));
+            for (int i = 0; i < 100; i++) assert_int_equal(hits[i], 50);
+            CHECK_OK(moewe_device_for(dev, count_task, hits, 0));
+            moewe_device_close(dev);
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(config_fields),     cmocka_unit_test(config_floats),        cmocka_unit_test(config_combinations),
+        cmocka_unit_test(device_arguments),  cmocka_unit_test(run_arguments),        cmocka_unit_test(packing_arguments),
+        cmocka_unit_test(last_error),        cmocka_unit_test(status_texts),         cmocka_unit_test(nth_allocation_fails),
+        cmocka_unit_test(device_for),
+    };
+
+    return cmocka_run_group_tests_name("errors", tests, NULL, NULL);
+}
