@@ -68,7 +68,8 @@ void text_model_print_allocations(uint64_t allocations)
 
 static void print_part(const char *name, uint64_t bytes, const char *note)
 {
-    printf("  %-12s %14llu %10.2f MiB  %s\n", name, (unsigned long long)bytes, (double)bytes / (1 << 20), note);
+    printf("  %-12s %14llu %10.2f MiB%s%s\n", name, (unsigned long long)bytes, (double)bytes / (1 << 20),
+           *note ? "  " : "", note);
 }
 
 void text_model_print_memory(const text_model *m)

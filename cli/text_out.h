@@ -12,7 +12,7 @@ typedef struct text_out {
     const char *stop; /* NULL = none; 1 to TEXT_OUT_STOP_MAX bytes */
     char held[512];   /* may turn out to be white space before the stop text, or its beginning */
     size_t n_held;
-    char part[64];    /* of a character that is not complete */
+    char part[64]; /* of a character that is not complete */
     size_t n_part;
 } text_out;
 

@@ -47,11 +47,10 @@ int tok_bool(tok_reader *r, const char *part, const json_t *o, const char *key, 
 int tok_id(tok_reader *r, const char *part, const char *key, const json_t *v, int32_t *out)
 {
     if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) >= TOK_MAX_IDS) {
-        char supported[48];
+        char supported[48], field[128];
         snprintf(supported, sizeof supported, "an integer from 0 to %d", TOK_MAX_IDS - 1);
-        char field[96];
-        snprintf(field, sizeof field, "%s\"%.64s\"", part, key);
-        return tok_refuse(r, key ? field : part, NULL, v, supported);
+        snprintf(field, sizeof field, key ? "%s\"%.64s\"" : "%s", part, key ? key : "");
+        return tok_refuse(r, field, NULL, v, supported);
     }
     *out = (int32_t)json_integer_value(v);
     return 0;

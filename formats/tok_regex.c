@@ -12,10 +12,14 @@
 enum { MATCH_LIMIT = 50 * 1000 * 1000, JIT_STACK_START = 32 << 10, JIT_STACK_LIMIT = 8 << 20 };
 
 /* Longest expansion of one source byte: "\w" becomes WORD between brackets. */
-enum { GROWTH = 24 };
+enum { GROWTH = 40 };
 
-/* Oniguruma's words; PCRE2's own \w leaves out marks and connectors, its \s takes in U+180E. */
-static const char WORD[] = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}";
+/* Oniguruma's words; PCRE2's own \w leaves out marks and connectors, its \s takes in U+180E.  The numbers at the end are words in
+ * Oniguruma because its table of Latin-1 says so. */
+static const char WORD[] = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\xb2\\xb3\\xb9\\xbc-\\xbe";
+
+/* The words of Rust's regex crate, with which tokenizers tells single words. */
+static const char SINGLE_WORD[] = "[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200C}\\x{200D}]";
 
 /* The characters that may change under NFC or compose with what stands before them: every mark and every unassigned
  * code point, the Hangul vowels and final consonants, and the letters that decompose for good.  The variation
@@ -32,6 +36,7 @@ typedef struct translation {
     const char *p, *start, *end;
     char *out;
     size_t n;
+    bool atomic; /* the pattern has (?> */
     fmt_error *e;
 } translation;
 
@@ -163,6 +168,7 @@ static int group(translation *x)
     }
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         if (!starts(x, known[i])) continue;
+        x->atomic |= strcmp(known[i], "(?>") == 0;
         put(x, x->p, strlen(known[i]));
         x->p += strlen(known[i]);
         return 0;
@@ -213,7 +219,7 @@ static int translate(translation *x)
     return 0;
 }
 
-static int compile(const char *file, const char *what, const char *pattern, size_t bytes, uint32_t options,
+static int compile(const char *file, const char *what, const char *pattern, size_t bytes, uint32_t options, bool jit,
                    pcre2_code **out, fmt_error *e)
 {
     int code = 0;
@@ -221,14 +227,19 @@ static int compile(const char *file, const char *what, const char *pattern, size
     pcre2_compile_context *context = pcre2_compile_context_create(NULL);
     if (!context) return fmt_fail(e, "%s: no memory to compile %s", file, what);
     pcre2_set_newline(context, PCRE2_NEWLINE_LF);
-    *out = pcre2_compile((PCRE2_SPTR)pattern, bytes, options | PCRE2_UTF, &code, &at, context);
+    /* PCRE2 10.42 makes some repeats possessive that are not, such as the first in \P{L}?\P{N}. */
+    options |= PCRE2_UTF | PCRE2_NO_AUTO_POSSESS;
+    if (options & PCRE2_LITERAL) options &= ~PCRE2_NO_AUTO_POSSESS;
+    *out = pcre2_compile((PCRE2_SPTR)pattern, bytes, options, &code, &at, context);
     pcre2_compile_context_free(context);
     if (!*out) {
         PCRE2_UCHAR reason[128];
         if (pcre2_get_error_message(code, reason, sizeof reason) < 0) reason[0] = 0;
         return fmt_fail(e, "%s: %s is no regular expression that PCRE2 takes: %s", file, what, (const char *)reason);
     }
-    pcre2_jit_compile(*out, PCRE2_JIT_COMPLETE); /* where there is no JIT the interpreter gives the same matches */
+    /* Where there is no JIT the interpreter gives the same matches.  The JIT of PCRE2 10.42 loses some through atomic
+     * groups before a look-behind, so such patterns are left to the interpreter. */
+    if (jit) pcre2_jit_compile(*out, PCRE2_JIT_COMPLETE);
     return 0;
 }
 
@@ -238,25 +249,25 @@ int tok_regex_compile(const char *file, const char *what, const char *pattern, s
     if (bytes == 0 || bytes > TOK_MAX_PATTERN) {
         return fmt_fail(e, "%s: %s has %zu bytes, a pattern has 1 to %d", file, what, bytes, (int)TOK_MAX_PATTERN);
     }
-    if (literal) return compile(file, what, pattern, bytes, PCRE2_LITERAL, out, e);
+    if (literal) return compile(file, what, pattern, bytes, PCRE2_LITERAL, true, out, e);
     translation x = {.file = file, .what = what, .p = pattern, .start = pattern, .end = pattern + bytes, .e = e};
     x.out = malloc(bytes * GROWTH);
     if (!x.out) return fmt_fail(e, "%s: no memory to compile %s", file, what);
     /* Ruby's ^ and $ are those of lines, always. */
     int rc = translate(&x);
-    if (rc == 0) rc = compile(file, what, x.out, x.n, PCRE2_UCP | PCRE2_MULTILINE, out, e);
+    if (rc == 0) rc = compile(file, what, x.out, x.n, PCRE2_UCP | PCRE2_MULTILINE, !x.atomic, out, e);
     free(x.out);
     return rc;
 }
 
 int tok_regex_classes(const char *file, tok *t, fmt_error *e)
 {
-    /* The word characters of Rust's regex crate, with which tokenizers tells single words. */
-    char word[sizeof WORD + 32];
-    int n = snprintf(word, sizeof word, "[%s\\x{200C}\\x{200D}]", WORD);
-    if (compile(file, "the class of word characters", word, (size_t)n, PCRE2_UCP, &t->word, e) != 0) return -1;
+    if (compile(file, "the class of word characters", SINGLE_WORD, sizeof SINGLE_WORD - 1, PCRE2_UCP, true, &t->word,
+                e) != 0) {
+        return -1;
+    }
     if (!t->nfc) return 0;
-    return compile(file, "the class of marks", SUSPECT, sizeof SUSPECT - 1, PCRE2_UCP, &t->suspect, e);
+    return compile(file, "the class of marks", SUSPECT, sizeof SUSPECT - 1, PCRE2_UCP, true, &t->suspect, e);
 }
 
 /* Made on first use: a text without a pattern to search needs none of this. */

@@ -123,18 +123,19 @@ DEEPSEEK = [r"\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
 
 
 def patches():
+    # add_prefix_space puts a space before each piece: where the splits are shows in the ids, whatever merges.
     for behavior in ("Isolated", "Removed", "MergedWithPrevious", "MergedWithNext", "Contiguous"):
         for invert in (False, True):
             for pattern in (dict(Regex=r"\s+"), dict(String="ab"), dict(Regex=r"\p{N}{1,2}?|[a-c]"), dict(Regex=r"x*")):
-                yield sequence(split(behavior, invert, **pattern), byte_level(False, False)), False
+                yield sequence(split(behavior, invert, **pattern), byte_level(True, False)), False
     for pattern in (CL100K, O200K):
-        yield sequence(split("Isolated", Regex=pattern), byte_level(False, False)), True
-    yield sequence(*(split("Isolated", Regex=p) for p in DEEPSEEK), byte_level(False, False)), True
+        yield sequence(split("Isolated", Regex=pattern), byte_level(True, False)), True
+    yield sequence(*(split("Isolated", Regex=p) for p in DEEPSEEK), byte_level(True, False)), True
     yield sequence({"type": "Digits", "individual_digits": True}, byte_level(True, True)), True
     yield sequence(sequence({"type": "Digits", "individual_digits": False}), byte_level(True, False)), True
     for pattern in (r"^.", r".$", r"\w+", r"\W+", r"[\w']+", r"\d\D?", r"\p{Han}+", r"\P{Greek}", r"\p{^L}+", r"(?<=a)b|(?<!a)c", r"(?>a|ab)c?",
                     r"(?i)hello|THE", r"[^\S\n]+", r"a++b|\x41|\x{1F600}|\u00e9", r"(a|b)+?", r"\v|\f|\t", r"\A\s|\s\z", r"a{2,}|b{2}"):
-        yield sequence(split("Isolated", Regex=pattern), byte_level(False, False)), False
+        yield sequence(split("Isolated", Regex=pattern), byte_level(True, False)), False
 
 
 ADDED = ["<s>", "a<s>b", " <left> x", "a   <left>   <right>   b", "x <both> y <both>", "<mask>", "a  \t<mask> b", "word", "words", "word words sword word.",

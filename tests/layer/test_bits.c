@@ -366,6 +366,52 @@ static void any_max_tokens(void **state)
     for_all(check_max_tokens);
 }
 
+/* More tokens than any plan takes at a time without being told to: rows of each chunk as when run alone. */
+static void large_batches(void **state)
+{
+    static const struct {
+        int32_t tokens, y_dtype;
+    } table[] = {{1500, MOEWE_DTYPE_BF16}, {40000, MOEWE_DTYPE_F32}};
+    backend_list list = cpu_backends();
+
+    (void)state;
+    for (int32_t b = 0; b < list.n; b++)
+        for (int i = 0; i < 2; i++) {
+            moewe_device *dev = open_backend(list.name[b], 2);
+            const variant v = {.name = "large batch"};
+            moewe_config cfg = small_config();
+            layer_case c;
+            char *y, *few;
+            rng r = {7};
+            int32_t rows[64];
+            layer_case some;
+
+            cfg.hidden = 9;
+            cfg.inter = 19;
+            cfg.top_k = 2;
+            cfg.y_dtype = table[i].y_dtype;
+            cfg.shared_inter = 5;
+            case_build(&c, &cfg, table[i].tokens, 0, 3);
+            y = must_alloc(c.y_bytes, 1);
+            case_run(dev, &c, NULL, 0, 1, y);
+            for (int j = 0; j < 64; j++) rows[j] = j < 2 ? j * (table[i].tokens - 1) : rng_range(&r, 0, table[i].tokens - 1);
+            same_rows(dev, &c, rows, 64, y, list.name[b], &v, "in a large batch");
+            some = some_rows(&c, rows, 64); /* and they are right */
+            few = must_alloc(some.y_bytes, 1);
+            case_run(dev, &some, NULL, 0, 1, few);
+            {
+                tally t = {0};
+
+                case_check(&some, few, &t, list.name[b]);
+            }
+            free(few);
+            free(y);
+            case_free(&some);
+            case_free(&c);
+            moewe_device_close(dev);
+        }
+}
+
 /* ---- lanes, and runs at the same time ---- */
 
 typedef struct worker {
@@ -445,6 +491,7 @@ int main(void)
         cmocka_unit_test(what_the_workspace_held), cmocka_unit_test(every_limit),     cmocka_unit_test(any_batch),
         cmocka_unit_test(any_number_of_threads),   cmocka_unit_test(any_executor),    cmocka_unit_test(packed_or_plain),
         cmocka_unit_test(any_max_tokens),          cmocka_unit_test(lanes_at_once),
+        cmocka_unit_test(large_batches),
     };
 
     return cmocka_run_group_tests_name("bits", tests, NULL, NULL);
