@@ -18,16 +18,17 @@ all: $(BUILD)/CMakeCache.txt ## build the library and the program
 DEMO = Question: Maya has 92 balloons. Max has 5 times as many. How many more does Max have?
 
 demo: all ## answer a word problem with the checkpoint in models/, and show where every byte is
-	$(BUILD)/moewe generate models/wordmath --stats --prompt "$$(printf '$(DEMO)\nAnswer:')"
+	@printf '\n%s\nAnswer:' "$(DEMO)"
+	@$(BUILD)/moewe generate models/wordmath --stats --stop 'Question:' --prompt "$$(printf '%s\nAnswer:' "$(DEMO)")"
 
 check: all ## all tests
 	ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS)
 
 check-asan: ## the same under the address and undefined-behaviour sanitizers
-	$(MAKE) check BUILD=$(BUILD)-asan FLAGS="-DMOEWE_SANITIZE=address,undefined"
+	$(MAKE) --no-print-directory check BUILD=$(BUILD)-asan FLAGS="-DMOEWE_SANITIZE=address,undefined"
 
 check-tsan: ## the same under the thread sanitizer
-	$(MAKE) check BUILD=$(BUILD)-tsan FLAGS="-DMOEWE_SANITIZE=thread"
+	$(MAKE) --no-print-directory check BUILD=$(BUILD)-tsan FLAGS="-DMOEWE_SANITIZE=thread"
 
 install-check: all ## install into a scratch folder and build a program against it, both ways
 	tools/install_check.sh $(BUILD)

@@ -87,10 +87,12 @@ static json_t *regions_json(const plan_job *j)
     static const char *const stages[] = {"route", "sort", "gemm1", "gemm2", "combine"};
     json_t *list = json_array();
     moewe_region r;
-    for (int32_t i = 0; list && !moewe_plan_region(j->plan, i, &r); i++) {
-        json_t *one =
-            json_pack("{s:s, s:I, s:I, s:s, s:s}", "name", r.name, "offset", (json_int_t)r.offset, "bytes",
-                      (json_int_t)r.bytes, "first_stage", stages[r.first_stage], "last_stage", stages[r.last_stage]);
+    for (int32_t i = 0; list && i < moewe_plan_region_count(j->plan); i++) {
+        json_t *one = moewe_plan_region(j->plan, i, &r)
+                          ? NULL
+                          : json_pack("{s:s, s:I, s:I, s:s, s:s}", "name", r.name, "offset", (json_int_t)r.offset,
+                                      "bytes", (json_int_t)r.bytes, "first_stage", stages[r.first_stage], "last_stage",
+                                      stages[r.last_stage]);
         if (!one || json_array_append_new(list, one)) {
             json_decref(list);
             return NULL;

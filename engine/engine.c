@@ -75,6 +75,7 @@ static int plan_find(engine *g, int32_t w_dtype, const moewe_plan **out, fmt_err
     m.max_tokens = g->opt.max_batch;
     m.x_dtype = m.y_dtype = g->opt.dtype;
     m.w_dtype = w_dtype;
+    m.name = g->config.model_type;
     m.workspace_limit = g->opt.workspace_limit;
     if (!g->plans[w_dtype] && moewe_plan_create(g->dev, &m, &g->plans[w_dtype]))
         return fmt_fail(e, "%s: %s", g->config.file, moewe_last_error());

@@ -49,8 +49,8 @@ const engine_options *engine_options_get(const engine *g); /* with the defaults 
  * position pos[i].  The positions of one sequence in a batch ascend by one and continue what its KV cache holds
  * (pos 0 starts it anew); a violation is an error.  The row's logits are computed where want[i] is nonzero
  * and stand in engine_logits in row order: [wanted][vocab], f32; at most max_logits rows may be wanted, and want
- * NULL wants none.  No token at all is allowed.  After an error the sequences of the batch must start anew
- * from pos 0, or go on from where they stood when the batch was refused before it ran. */
+ * NULL wants none.  A batch of no tokens is allowed.  A batch that is refused changes nothing; after a pass that
+ * failed while it ran (the sentence says "forward pass"), its sequences hold nothing and start anew from pos 0. */
 typedef struct engine_batch {
     int32_t        n_tokens;
     const int32_t *ids, *seq, *pos;

@@ -14,9 +14,10 @@ enum { MATCH_LIMIT = 50 * 1000 * 1000, JIT_STACK_START = 32 << 10, JIT_STACK_LIM
 /* Longest expansion of one source byte: "\w" becomes WORD between brackets. */
 enum { GROWTH = 40 };
 
-/* Oniguruma's words; PCRE2's own \w leaves out marks and connectors, its \s takes in U+180E.  The numbers at the end are words in
- * Oniguruma because its table of Latin-1 says so. */
-static const char WORD[] = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\xb2\\xb3\\xb9\\xbc-\\xbe";
+/* Oniguruma's words; PCRE2's own \w leaves out marks and connectors, its \s takes in U+180E.  Between brackets the
+ * superscripts and fractions of Latin-1 are no words in Oniguruma, elsewhere they are. */
+static const char WORD[] = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}";
+static const char WORD_NUMBERS[] = "\\xb2\\xb3\\xb9\\xbc-\\xbe";
 
 /* The words of Rust's regex crate, with which tokenizers tells single words. */
 static const char SINGLE_WORD[] = "[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200C}\\x{200D}]";
@@ -115,6 +116,7 @@ static int escape(translation *x, bool in_class)
     else if ((c == 'w' || c == 'W') && !in_class) {
         put(x, c == 'w' ? "[" : "[^", c == 'w' ? 1 : 2);
         put(x, WORD, sizeof WORD - 1);
+        put(x, WORD_NUMBERS, sizeof WORD_NUMBERS - 1);
         put(x, "]", 1);
     } else if (c == 'v')
         put(x, "\\x{0b}", 6);

@@ -287,8 +287,9 @@ typedef struct moewe_region {
     int32_t     first_stage, last_stage;  /* regions overlap only when these do not */
 } moewe_region;
 
-/* For tests, dumps and memory maps.  MOEWE_E_ARG when index is past the last region.  The regions
- * are in ascending offset and end at need.bytes; each starts on a multiple of need.align. */
+/* For tests, dumps and memory maps.  The regions are in ascending offset and end at need.bytes; each
+ * starts on a multiple of need.align.  index is below moewe_plan_region_count. */
+MOEWE_API int32_t      moewe_plan_region_count(const moewe_plan *plan);
 MOEWE_API moewe_status moewe_plan_region(const moewe_plan *plan, int32_t index, moewe_region *out);
 
 /* ---- weights: views, never owned -------------------------------------------- */

@@ -133,7 +133,7 @@ def patches():
     yield sequence(*(split("Isolated", Regex=p) for p in DEEPSEEK), byte_level(True, False)), True
     yield sequence({"type": "Digits", "individual_digits": True}, byte_level(True, True)), True
     yield sequence(sequence({"type": "Digits", "individual_digits": False}), byte_level(True, False)), True
-    for pattern in (r"^.", r".$", r"\w+", r"\W+", r"[\w']+", r"\d\D?", r"\p{Han}+", r"\P{Greek}", r"\p{^L}+", r"(?<=a)b|(?<!a)c", r"(?>a|ab)c?",
+    for pattern in (r"(?>\s)(?<!ab)\w", r"\P{L}?\P{N}", r"^.", r".$", r"\w+", r"\W+", r"[\w']+", r"\d\D?", r"\p{Han}+", r"\P{Greek}", r"\p{^L}+", r"(?<=a)b|(?<!a)c", r"(?>a|ab)c?",
                     r"(?i)hello|THE", r"[^\S\n]+", r"a++b|\x41|\x{1F600}|\u00e9", r"(a|b)+?", r"\v|\f|\t", r"\A\s|\s\z", r"a{2,}|b{2}"):
         yield sequence(split("Isolated", Regex=pattern), byte_level(True, False)), False
 
@@ -144,7 +144,7 @@ ADDED = ["<s>", "a<s>b", " <left> x", "a   <left>   <right>   b", "x <both> y <b
          "b><b><", "@@ a@@ @@@@ @@b", "    ", "<left><left>  <left>", "</s><s></s>", "a\u2003<left>\u3000<right>\u00a0\u0085x", "\u200dword word\u200d", "1word word2"]
 
 SHORT = ["", "ab", "xabab ab", "  a  b\n c", "abc123abc 45", "1 2  33", "xxaxx", "ax", "x", "-ab-12-", "the aab b", "c ac bc", "hello world HeLLo The",
-         "\u4f60\u597dabc\u03b1\u03b2", "a\u00a0b\u180ec\u0085d", "line\nline\n", "\n", "caf\u00e9 \U0001f600 A\u00e9", "don't _x\u203fy e\u0301", "\t\x0b\x0c ", "aaab abb bb"]
+         "\u4f60\u597dabc\u03b1\u03b2", "a\u00a0b\u180ec\u0085d", "line\nline\n", "\n", "caf\u00e9 \U0001f600 A\u00e9", "don't _x\u203fy e\u0301", "\t\x0b\x0c ", "aaab abb bb", "w\u00b2 \u00bda\u2167"]
 
 
 def group(path, patch, texts):

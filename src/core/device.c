@@ -35,9 +35,13 @@ static moewe_status choose_backend(const moewe_device_desc *d, const moewe_backe
         }
         if (!tried++) memcpy(first_why, why, sizeof why);
     }
-    if (name && !known)
-        return moewe_fail(MOEWE_E_ARG, "moewe_device_open: backend is '%s', which is not in this build (moewe_device_list names those that are)",
-                          name);
+    if (name && !known) {
+        char names[160] = "";
+        size_t len = 0;
+        for (int i = 0; moewe_backends[i]; i++)
+            moewe_append(names, sizeof names, &len, "%s%s", i ? ", " : "", moewe_backends[i]->name);
+        return moewe_fail(MOEWE_E_ARG, "moewe_device_open: backend is '%s', this build has %s", name, names);
+    }
     if (name && !tried)
         return moewe_fail(MOEWE_E_ARG, "moewe_device_open: backend '%s' is not of device kind %d", name, d->kind);
     return moewe_fail(MOEWE_E_DEVICE, "moewe_device_open: no back end%s%s for device kind %d can run here: %s",

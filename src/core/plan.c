@@ -86,6 +86,11 @@ moewe_status moewe_plan_floor(const moewe_device *dev, const moewe_config *cfg, 
     return MOEWE_OK;
 }
 
+int32_t moewe_plan_region_count(const moewe_plan *plan)
+{
+    return plan ? plan->n_regions : 0;
+}
+
 moewe_status moewe_plan_region(const moewe_plan *plan, int32_t index, moewe_region *out)
 {
     if (!plan || !out) return moewe_fail(MOEWE_E_ARG, "moewe_plan_region: %s is NULL", plan ? "out" : "plan");

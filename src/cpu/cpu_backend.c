@@ -116,7 +116,7 @@ static uint64_t need(moewe_plan *plan, int32_t chunk, uint64_t mid)
  * goes on with the next experts, so more room would buy nothing.  Tokens in a chunk are what weights
  * are read again for: f32 results go straight to y and a token costs only its maps; others need an f32
  * row of hidden for each token of a chunk. */
-enum { MID_BYTES = 2 << 20, MID_ROWS = 64, ACC_BYTES = 4 << 20, ACC_TOKENS = 512, CHUNK_TOKENS = 16384 };
+enum { MID_BYTES = 2 << 20, MID_ROWS = 64, ACC_BYTES = 2 << 20, ACC_TOKENS = 512, CHUNK_TOKENS = 16384 };
 
 static int32_t most_tokens(const moewe_config *c)
 {

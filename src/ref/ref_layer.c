@@ -37,11 +37,19 @@ static ref_value curve(const moewe_config *cfg, ref_value z)
 
     switch (cfg->act) {
     case MOEWE_ACT_SWIGLU:
-    case MOEWE_ACT_SILU: f.v = silu(z.v, 1.0); break;
-    case MOEWE_ACT_SWIGLU_OAI: f.v = silu(z.v, cfg->act_alpha); break;
+    case MOEWE_ACT_SILU:
+        f.v = silu(z.v, 1.0);
+        break;
+    case MOEWE_ACT_SWIGLU_OAI:
+        f.v = silu(z.v, cfg->act_alpha);
+        break;
     case MOEWE_ACT_GEGLU:
-    case MOEWE_ACT_GELU: f.v = gelu_erf(z.v); break;
-    case MOEWE_ACT_GEGLU_TANH: f.v = gelu_tanh(z.v); break;
+    case MOEWE_ACT_GELU:
+        f.v = gelu_erf(z.v);
+        break;
+    case MOEWE_ACT_GEGLU_TANH:
+        f.v = gelu_tanh(z.v);
+        break;
     case MOEWE_ACT_REGLU:
         f.v = z.v > 0.0 ? z.v : 0.0;
         f.e = z.e;
@@ -50,7 +58,8 @@ static ref_value curve(const moewe_config *cfg, ref_value z)
         f.v = z.v > 0.0 ? z.v * z.v : 0.0;
         f.e = 2.0 * (fabs(z.v) + z.e) * z.e + ref_error_bound(1.0, f.v);
         break;
-    default: break;
+    default:
+        break;
     }
     return f;
 }
@@ -112,8 +121,10 @@ void ref_gemm1(const moewe_config *cfg, const moewe_weights *w, int32_t expert, 
 
 void ref_gemm2(const moewe_config *cfg, const moewe_weights *w, int32_t expert, const ref_value *mid, ref_value *out)
 {
-    if (expert < 0) ref_gemv(&w->shared_down, 0, cfg->hidden, cfg->shared_inter, mid, out);
-    else ref_gemv(&w->down, expert, cfg->hidden, cfg->inter, mid, out);
+    if (expert < 0)
+        ref_gemv(&w->shared_down, 0, cfg->hidden, cfg->shared_inter, mid, out);
+    else
+        ref_gemv(&w->down, expert, cfg->hidden, cfg->inter, mid, out);
 }
 
 size_t ref_scratch(const moewe_config *cfg)

@@ -71,7 +71,8 @@ void ref_scores(const moewe_config *cfg, const ref_value *logits, ref_value *sco
             break;
         case MOEWE_SCORE_SQRTSOFTPLUS: /* d log sqrt(softplus(z)) / dz, at most 1/2 */
             scores[i].v = sqrt(z > 0.0 ? z + log1p(exp(-z)) : log1p(exp(z)));
-            scores[i].e = scores[i].v * expm1(0.5 * logits[i].e) + ref_error_bound(2.0 * FUNCTION_ROUNDINGS, scores[i].v);
+            scores[i].e =
+                scores[i].v * expm1(0.5 * logits[i].e) + ref_error_bound(2.0 * FUNCTION_ROUNDINGS, scores[i].v);
             break;
         default: /* SOFTMAX_TOPK compares the logits themselves */
             scores[i] = logits[i];
@@ -197,7 +198,8 @@ void ref_weights(const moewe_config *cfg, const ref_value *scores, const int32_t
 {
     double scale = cfg->routed_scale, sum = 0.0, sum_error = 0.0;
 
-    if (cfg->score == MOEWE_SCORE_SOFTMAX_TOPK) softmax(scores, ids, cfg->top_k, weights);
+    if (cfg->score == MOEWE_SCORE_SOFTMAX_TOPK)
+        softmax(scores, ids, cfg->top_k, weights);
     else
         for (int32_t k = 0; k < cfg->top_k; k++) weights[k] = scores[ids[k]];
     for (int32_t k = 0; k < cfg->top_k; k++) {

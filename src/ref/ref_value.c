@@ -10,9 +10,12 @@ static const double tiny = 1.1754943508222875e-38;
 double ref_unit(int32_t dtype)
 {
     switch (dtype) {
-    case MOEWE_DTYPE_BF16: return ldexp(1.0, -8);
-    case MOEWE_DTYPE_F16: return ldexp(1.0, -11);
-    default: return ldexp(1.0, -24);
+    case MOEWE_DTYPE_BF16:
+        return ldexp(1.0, -8);
+    case MOEWE_DTYPE_F16:
+        return ldexp(1.0, -11);
+    default:
+        return ldexp(1.0, -24);
     }
 }
 

@@ -124,10 +124,10 @@ static void opening(void **state)
     refuses_open(dir, (engine_options){.dtype = MOEWE_DTYPE_F16}, "f16");
     refuses_open(dir, (engine_options){.max_sequences = 9, .max_batch = 8}, "9 sequences");
     refuses_open(dir, (engine_options){.backend = "no-such-backend"}, "no-such-backend");
-    refuses_open(dir, (engine_options){.workspace_limit = 1}, "1");
+    refuses_open(dir, (engine_options){.workspace_limit = 1}, "workspace_limit is 1 ");
     /* 2^31 - 1 sequences of 128 positions, 2 layers of 2 heads of 16: 2^31 x 64 KiB of keys and values in f32 */
-    refuses_open(dir, (engine_options){.max_sequences = INT32_MAX, .max_batch = INT32_MAX}, "");
-    refuses_open(dir, (engine_options){.max_sequences = 1 << 24, .max_batch = 1 << 24}, "available");
+    refuses_open(dir, (engine_options){.max_sequences = INT32_MAX, .max_batch = INT32_MAX}, "140737488289792");
+    refuses_open(dir, (engine_options){.max_sequences = 1 << 24, .max_batch = 1 << 24}, "1099511627776");
 }
 
 /* Bytes worked out from the config: 2 layers, 2 key-value heads of 16, context in whole blocks of 32. */

@@ -91,8 +91,8 @@ static void same(const layer_case *c, const char *want, const char *got, const c
     int32_t row = c->cfg.hidden * dtype_size(c->cfg.y_dtype);
 
     for (int32_t t = 0; t < c->io.n_tokens; t++)
-        CHECK(!memcmp(want + t * ys, got + t * ys, (size_t)row), "%s, %s: row %d has other bits %s", backend, v->name, t,
-              how);
+        CHECK(!memcmp(want + t * ys, got + t * ys, (size_t)row), "%s, %s: row %d has other bits %s", backend, v->name,
+              t, how);
 }
 
 static void same_rows(const moewe_device *dev, const layer_case *c, const int32_t *rows, int32_t n, const char *want,
@@ -105,8 +105,8 @@ static void same_rows(const moewe_device *dev, const layer_case *c, const int32_
 
     case_run(dev, &s, NULL, 0, 1, y);
     for (int32_t i = 0; i < n; i++)
-        CHECK(!memcmp(want + rows[i] * ys, y + i * ys, (size_t)row), "%s, %s: row %d has other bits %s", backend, v->name,
-              rows[i], how);
+        CHECK(!memcmp(want + rows[i] * ys, y + i * ys, (size_t)row), "%s, %s: row %d has other bits %s", backend,
+              v->name, rows[i], how);
     free(y);
     case_free(&s);
 }
@@ -152,7 +152,8 @@ static void what_the_workspace_held(void **state)
     for_all(check_patterns);
 }
 
-static void check_limits(const char *backend, const moewe_device *dev, layer_case *c, const variant *v, const char *want)
+static void check_limits(const char *backend, const moewe_device *dev, layer_case *c, const variant *v,
+                         const char *want)
 {
     char *y = must_alloc(c->y_bytes, 1);
     moewe_need least, most;
@@ -394,7 +395,8 @@ static void large_batches(void **state)
             case_build(&c, &cfg, table[i].tokens, 0, 3);
             y = must_alloc(c.y_bytes, 1);
             case_run(dev, &c, NULL, 0, 1, y);
-            for (int j = 0; j < 64; j++) rows[j] = j < 2 ? j * (table[i].tokens - 1) : rng_range(&r, 0, table[i].tokens - 1);
+            for (int j = 0; j < 64; j++)
+                rows[j] = j < 2 ? j * (table[i].tokens - 1) : rng_range(&r, 0, table[i].tokens - 1);
             same_rows(dev, &c, rows, 64, y, list.name[b], &v, "in a large batch");
             some = some_rows(&c, rows, 64); /* and they are right */
             few = must_alloc(some.y_bytes, 1);
@@ -488,10 +490,9 @@ static void lanes_at_once(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_the_workspace_held), cmocka_unit_test(every_limit),     cmocka_unit_test(any_batch),
-        cmocka_unit_test(any_number_of_threads),   cmocka_unit_test(any_executor),    cmocka_unit_test(packed_or_plain),
-        cmocka_unit_test(any_max_tokens),          cmocka_unit_test(lanes_at_once),
-        cmocka_unit_test(large_batches),
+        cmocka_unit_test(what_the_workspace_held), cmocka_unit_test(every_limit),   cmocka_unit_test(any_batch),
+        cmocka_unit_test(any_number_of_threads),   cmocka_unit_test(any_executor),  cmocka_unit_test(packed_or_plain),
+        cmocka_unit_test(any_max_tokens),          cmocka_unit_test(lanes_at_once), cmocka_unit_test(large_batches),
     };
 
     return cmocka_run_group_tests_name("bits", tests, NULL, NULL);

@@ -1,6 +1,6 @@
 /* test_errors.c - owns refusals: every bad field and argument has the right status and a sentence that names it,
- * nothing is written, and a failed allocation at any point leaks nothing.  It must never check a whole sentence:
- * only the object, the field and the numbers are promised. */
+ * and nothing is written.  It must never check a whole sentence: only the object, the field and the numbers are
+ * promised. */
 #include "../support/layer_case.h"
 
 #include <limits.h>
@@ -8,19 +8,6 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
-
-static void says(const char *part)
-{
-    CHECK(strstr(moewe_last_error(), part) != NULL, "\"%s\" does not say \"%s\"", moewe_last_error(), part);
-}
-
-/* Exactly one line, and not an empty one. */
-static void one_sentence(void)
-{
-    const char *text = moewe_last_error();
-
-    CHECK(text && strlen(text) > 10 && !strchr(text, '\n'), "no sentence: \"%s\"", text ? text : "(null)");
-}
 
 /* ---- config ---- */
 
@@ -111,8 +98,8 @@ static void config_floats(void **state)
         const char *name;
         float value;
     } table[] = {
-        {FIELD(act_limit), -1.0f},  {FIELD(act_limit), NAN},       {FIELD(act_limit), INFINITY},
-        {FIELD(act_alpha), NAN},    {FIELD(act_alpha), -INFINITY}, {FIELD(act_beta), NAN},
+        {FIELD(act_limit), -1.0f},  {FIELD(act_limit), NAN},         {FIELD(act_limit), INFINITY},
+        {FIELD(act_alpha), NAN},    {FIELD(act_alpha), -INFINITY},   {FIELD(act_beta), NAN},
         {FIELD(routed_scale), NAN}, {FIELD(routed_scale), INFINITY},
     };
     moewe_device *dev = open_backend(cpu_backends().name[0], 1);
@@ -455,6 +442,35 @@ static void last_error(void **state)
     moewe_device_close(dev);
 }
 
+/* Texts work like snprintf: the whole length whatever the room, and always ended. */
+static void describe(void **state)
+{
+    moewe_device *dev = open_backend(cpu_backends().name[0], 2);
+    moewe_config cfg = small_config();
+    char text[8192], part[100];
+    moewe_plan *plan;
+    size_t whole;
+
+    (void)state;
+    cfg.max_tokens = 5;
+    cfg.name = "described";
+    CHECK_OK(moewe_plan_create(dev, &cfg, &plan));
+    whole = moewe_plan_describe(plan, text, sizeof text);
+    assert_true(whole > sizeof part && whole < sizeof text);
+    assert_int_equal(strlen(text), whole);
+    assert_int_equal(moewe_plan_describe(plan, NULL, 0), whole);
+    for (size_t cap = 1; cap <= sizeof part; cap++) {
+        memset(part, 'z', sizeof part);
+        assert_int_equal(moewe_plan_describe(plan, part, cap), whole);
+        assert_int_equal(strlen(part), cap - 1);
+        assert_memory_equal(part, text, cap - 1);
+    }
+    assert_non_null(strstr(text, "described"));
+    assert_non_null(strstr(text, moewe_device_backend(dev)));
+    moewe_plan_destroy(plan);
+    moewe_device_close(dev);
+}
+
 static void status_texts(void **state)
 {
     static const struct {
@@ -491,157 +507,12 @@ static void status_texts(void **state)
     assert_true(strlen(moewe_build_info()) > 0);
 }
 
-/* ---- allocations that fail ---- */
-
-typedef struct counting {
-    int64_t calls, fail_at; /* the fail_at-th call gets nothing; 0 = none fails */
-    int64_t live, live_bytes;
-} counting;
-
-static void *counting_alloc(void *ctx, size_t bytes, size_t align)
-{
-    counting *c = ctx;
-    void *p = NULL;
-
-    if (align == 0 || (align & (align - 1)) || align > 64) return NULL; /* not what moewe.h promises */
-    if (++c->calls == c->fail_at) return NULL;
-    if (posix_memalign(&p, align < sizeof p ? sizeof p : align, bytes)) return NULL;
-    memset(p, 0xcc, bytes);
-    c->live++;
-    c->live_bytes += (int64_t)bytes;
-    return p;
-}
-
-static void counting_free(void *ctx, void *ptr, size_t bytes)
-{
-    counting *c = ctx;
-
-    c->live--;
-    c->live_bytes -= (int64_t)bytes;
-    free(ptr);
-}
-
-/* Opens, plans, makes a workspace and runs.  The first status that is not OK, after closing all again. */
-static moewe_status whole_life(const char *backend, counting *counts, const layer_case *c, char *y)
-{
-    moewe_allocator allocator = {counts, counting_alloc, counting_free};
-    moewe_device *dev = NULL;
-    moewe_plan *plan = NULL;
-    moewe_workspace *ws = NULL;
-    moewe_device_desc desc;
-    moewe_status s;
-
-    MOEWE_INIT(desc);
-    desc.backend = backend;
-    desc.n_threads = 3;
-    desc.allocator = &allocator;
-    s = moewe_device_open(&desc, &dev);
-    if (s) assert_null(dev);
-    if (!s) {
-        s = moewe_plan_create(dev, &c->cfg, &plan);
-        if (s) assert_null(plan);
-    }
-    if (!s) {
-        s = moewe_workspace_create(dev, 4, &ws);
-        if (s) assert_null(ws);
-    }
-    if (!s) {
-        int64_t calls = counts->calls;
-        moewe_io io = c->io;
-        moewe_need need;
-        moewe_span mem;
-        moewe_lane lane;
-
-        io.y = y;
-        CHECK_OK(moewe_workspace_reserve(ws, plan));
-        CHECK_OK(moewe_workspace_need(ws, &need));
-        mem = (moewe_span){must_alloc(need.bytes, need.align), need.bytes};
-        CHECK_OK(moewe_workspace_lock(ws, mem));
-        CHECK_OK(moewe_lane_acquire(ws, MOEWE_LANE_ANY, &lane));
-        CHECK_OK(moewe_run_lane(ws, &lane, plan, &c->w, &io, NULL));
-        CHECK_OK(moewe_lane_release(ws, &lane));
-        CHECK_OK(moewe_workspace_unlock(ws));
-        assert_int_equal(counts->calls, calls); /* only *_open and *_create allocate */
-        free(mem.ptr);
-    }
-    moewe_workspace_destroy(ws);
-    moewe_plan_destroy(plan);
-    moewe_device_close(dev);
-    return s;
-}
-
-static void nth_allocation_fails(void **state)
-{
-    backend_list list = cpu_backends();
-    moewe_config cfg = small_config();
-    layer_case c;
-    char *y, *want;
-
-    (void)state;
-    case_build(&c, &cfg, 5, 0, 1);
-    y = must_alloc(c.y_bytes, 4);
-    want = must_alloc(c.y_bytes, 4);
-    for (int32_t b = 0; b < list.n; b++) {
-        counting none = {0};
-        moewe_status s = MOEWE_E_NOMEM;
-        int64_t n;
-
-        assert_int_equal(whole_life(list.name[b], &none, &c, want), MOEWE_OK);
-        CHECK(none.calls >= 3, "%s: %lld allocations through the allocator", list.name[b], (long long)none.calls);
-        assert_int_equal(none.live, 0);
-        for (n = 1; s && n < 100; n++) {
-            counting some = {.fail_at = n};
-
-            s = whole_life(list.name[b], &some, &c, y);
-            CHECK(s == MOEWE_OK || s == MOEWE_E_NOMEM, "%s: allocation %lld: %s", list.name[b], (long long)n,
-                  moewe_last_error());
-            if (s) one_sentence();
-            CHECK(some.live == 0 && some.live_bytes == 0, "%s: allocation %lld leaks %lld objects, %lld bytes",
-                  list.name[b], (long long)n, (long long)some.live, (long long)some.live_bytes);
-            if (s) assert_int_equal(whole_life(list.name[b], &(counting){0}, &c, y), MOEWE_OK);
-        }
-        assert_int_equal(s, MOEWE_OK);
-        assert_int_equal(n - 1, none.calls + 1); /* each of them was made to fail once */
-        CHECK(!memcmp(y, want, c.y_bytes), "%s: other bits after failures", list.name[b]);
-    }
-    free(y);
-    free(want);
-    case_free(&c);
-}
-
-/* ---- device_for ---- */
-
-static void count_task(void *task, int32_t i, int32_t count)
-{
-    int *hits = task;
-
-    if (count == 100 && i >= 0 && i < 100) hits[i]++; /* each i has an int of its own */
-}
-
-static void device_for(void **state)
-{
-    backend_list list = cpu_backends();
-
-    (void)state;
-    for (int32_t b = 0; b < list.n; b++)
-        for (int32_t threads = 1; threads <= 5; threads += 2) {
-            moewe_device *dev = open_backend(list.name[b], threads);
-            int hits[100] = {0};
-
-            for (int round = 0; round < 50; round++) CHECK_OK(moewe_device_for(dev, count_task, hits, 100));
-            for (int i = 0; i < 100; i++) assert_int_equal(hits[i], 50);
-            CHECK_OK(moewe_device_for(dev, count_task, hits, 0));
-            moewe_device_close(dev);
-        }
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(config_fields),     cmocka_unit_test(config_floats),        cmocka_unit_test(config_combinations),
-        cmocka_unit_test(device_arguments),  cmocka_unit_test(run_arguments),        cmocka_unit_test(packing_arguments),
-        cmocka_unit_test(last_error),        cmocka_unit_test(status_texts),         cmocka_unit_test(nth_allocation_fails),
-        cmocka_unit_test(device_for),
+        cmocka_unit_test(config_fields),    cmocka_unit_test(config_floats), cmocka_unit_test(config_combinations),
+        cmocka_unit_test(device_arguments), cmocka_unit_test(run_arguments), cmocka_unit_test(packing_arguments),
+        cmocka_unit_test(last_error),       cmocka_unit_test(status_texts),  cmocka_unit_test(describe),
     };
 
     return cmocka_run_group_tests_name("errors", tests, NULL, NULL);

@@ -87,8 +87,8 @@ static void dense_check(const dense *d, const char *y, const char *what)
 
 static const struct {
     int32_t rows, cols, n;
-} shapes[] = {{1, 1, 1},    {3, 17, 2},   {64, 64, 5},  {65, 100, 7}, {33, 31, 33}, {130, 257, 3},
-              {16, 300, 40}, {100, 2, 12}, {1, 515, 35}, {200, 1, 9}};
+} shapes[] = {{1, 1, 1},     {3, 17, 2},    {64, 64, 5},  {65, 100, 7}, {33, 31, 33},
+              {130, 257, 3}, {16, 300, 40}, {100, 2, 12}, {1, 515, 35}, {200, 1, 9}};
 
 static void against_f64(void **state)
 {
@@ -106,7 +106,8 @@ static void against_f64(void **state)
                 dense_build(&d, shapes[i].rows, shapes[i].cols, shapes[i].n, 1 + j % 3,
                             j / 3 % 2 ? MOEWE_DTYPE_BF16 : MOEWE_DTYPE_F32, j / 6 ? MOEWE_DTYPE_BF16 : MOEWE_DTYPE_F32,
                             (int)(i + (size_t)j) % 2, (int)(i + (size_t)j / 2) % 2, (int)i % 2, i * 100 + (uint64_t)j);
-                snprintf(what, sizeof what, "%s [%d][%d] x %d, dtypes %d", list.name[b], d.lin.rows, d.lin.cols, d.n, j);
+                snprintf(what, sizeof what, "%s [%d][%d] x %d, dtypes %d", list.name[b], d.lin.rows, d.lin.cols, d.n,
+                         j);
                 y = must_alloc(d.y_bytes, 1);
                 dense_run(dev, &d, &d.lin, y);
                 dense_check(&d, y, what);
@@ -180,7 +181,8 @@ static void same_bits(void **state)
             for (int32_t t = 0; t < d.n; t++) {
                 assert_memory_equal(want + (int64_t)t * 150 * size, wide_y + t * ys, 150 * (size_t)size);
                 for (int32_t i = 150 * size; t < d.n - 1 && i < ys; i++)
-                    CHECK((unsigned char)wide_y[t * ys + i] == 0xff, "%s: a byte between rows is written", list.name[b]);
+                    CHECK((unsigned char)wide_y[t * ys + i] == 0xff, "%s: a byte between rows is written",
+                          list.name[b]);
             }
             free(wide_x);
             free(wide_y);

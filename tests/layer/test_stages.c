@@ -200,8 +200,9 @@ static void check_mid(const staged *s, const int32_t *ids, const int32_t *order,
         for (int32_t j = 0; j < inter; j++) {
             double got = ref_load(mid + ((int64_t)i * inter + j) * size, cfg->x_dtype);
 
-            CHECK(fabs(got - want[j].v) <= want[j].e, "%s: mid[%d][%d] (token %d, expert %d) is %.9g, needs %.9g within %.3g",
-                  what, i, j, token, ids[order[i]], got, want[j].v, want[j].e);
+            CHECK(fabs(got - want[j].v) <= want[j].e,
+                  "%s: mid[%d][%d] (token %d, expert %d) is %.9g, needs %.9g within %.3g", what, i, j, token,
+                  ids[order[i]], got, want[j].v, want[j].e);
             t->worst = fmax(t->worst, fabs(got - want[j].v) / want[j].e);
         }
     }
@@ -373,7 +374,8 @@ static moewe_config random_config(rng *r, int32_t score, int32_t act, unsigned *
     cfg.act_beta = (float)rng_real(r);
     cfg.routed_scale = rng_range(r, 0, 1) ? 0.0f : 2.5f;
     cfg.shared_inter = rng_range(r, 0, 1) ? 0 : rng_range(r, 1, 40);
-    if (score == MOEWE_SCORE_GIVEN) cfg.flags &= ~(uint32_t)MOEWE_FLAG_RENORMALIZE;
+    if (score == MOEWE_SCORE_GIVEN)
+        cfg.flags &= ~(uint32_t)MOEWE_FLAG_RENORMALIZE;
     else if (rng_range(r, 0, 2) == 0) {
         cfg.n_null = 0;
         cfg.n_experts = 12;
@@ -416,7 +418,8 @@ static void whole_layers(void **state)
         for (int32_t b = 0; b < list.n; b++) {
             char what[256];
 
-            snprintf(what, sizeof what, "%s case %d (%s act %d x %s w %s y %s flags %u with 0x%x groups %d null %d local %d+%d h %d i %d)",
+            snprintf(what, sizeof what,
+                     "%s case %d (%s act %d x %s w %s y %s flags %u with 0x%x groups %d null %d local %d+%d h %d i %d)",
                      list.name[b], i, score_names[score], act, moewe_dtype_name(cfg.x_dtype),
                      moewe_dtype_name(cfg.w_dtype), moewe_dtype_name(cfg.y_dtype), cfg.flags, with, cfg.n_group,
                      cfg.n_null, cfg.first_expert, cfg.n_local, cfg.hidden, cfg.inter);
@@ -438,9 +441,12 @@ static void larger_layers(void **state)
     static const struct {
         int32_t hidden, inter, n_experts, top_k, tokens, x_dtype, w_dtype;
     } table[] = {
-        {256, 192, 8, 2, 70, MOEWE_DTYPE_F32, MOEWE_DTYPE_F32},    {320, 128, 4, 2, 130, MOEWE_DTYPE_BF16, MOEWE_DTYPE_BF16},
-        {257, 129, 8, 2, 40, MOEWE_DTYPE_F32, MOEWE_DTYPE_BF16},   {511, 65, 16, 4, 33, MOEWE_DTYPE_BF16, MOEWE_DTYPE_F16},
-        {128, 300, 512, 32, 6, MOEWE_DTYPE_F32, MOEWE_DTYPE_BF16}, {1030, 70, 3, 1, 17, MOEWE_DTYPE_BF16, MOEWE_DTYPE_F32},
+        {256, 192, 8, 2, 70, MOEWE_DTYPE_F32, MOEWE_DTYPE_F32},
+        {320, 128, 4, 2, 130, MOEWE_DTYPE_BF16, MOEWE_DTYPE_BF16},
+        {257, 129, 8, 2, 40, MOEWE_DTYPE_F32, MOEWE_DTYPE_BF16},
+        {511, 65, 16, 4, 33, MOEWE_DTYPE_BF16, MOEWE_DTYPE_F16},
+        {128, 300, 512, 32, 6, MOEWE_DTYPE_F32, MOEWE_DTYPE_BF16},
+        {1030, 70, 3, 1, 17, MOEWE_DTYPE_BF16, MOEWE_DTYPE_F32},
     };
     backend_list list = cpu_backends();
 
@@ -480,9 +486,12 @@ static void larger_layers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(oracle_knows_its_formulas), cmocka_unit_test(oracle_groups),
-        cmocka_unit_test(every_stage),               cmocka_unit_test(stages_equal_one_run),
-        cmocka_unit_test(stages_refuse_chunks),      cmocka_unit_test(whole_layers),
+        cmocka_unit_test(oracle_knows_its_formulas),
+        cmocka_unit_test(oracle_groups),
+        cmocka_unit_test(every_stage),
+        cmocka_unit_test(stages_equal_one_run),
+        cmocka_unit_test(stages_refuse_chunks),
+        cmocka_unit_test(whole_layers),
         cmocka_unit_test(larger_layers),
     };
 

@@ -42,8 +42,10 @@ void store(void *p, int32_t dtype, double v)
     }
     memcpy(&word, &f, sizeof word);
     if (dtype == MOEWE_DTYPE_BF16) {
-        if (isnan(v)) half = 0x7fc0;
-        else half = (uint16_t)((word + 0x7fffu + ((word >> 16) & 1u)) >> 16);
+        if (isnan(v))
+            half = 0x7fc0;
+        else
+            half = (uint16_t)((word + 0x7fffu + ((word >> 16) & 1u)) >> 16);
     } else {
         int e = v == 0.0 || ilogb(v) < -14 ? -14 : ilogb(v);
         double steps = rint(ldexp(fabs(v), 10 - e)); /* 1024 .. 2048 when normal; a carry moves the exponent */
@@ -68,10 +70,7 @@ void fill_pattern(void *p, uint64_t bytes, int pattern)
     rng r = {bytes};
 
     for (uint64_t i = 0; i < bytes; i++)
-        b[i] = pattern == 0   ? 0
-               : pattern == 1 ? 0xff
-               : pattern == 2 ? nan_bytes[i % 4]
-                              : (unsigned char)rng_next(&r);
+        b[i] = pattern == 0 ? 0 : pattern == 1 ? 0xff : pattern == 2 ? nan_bytes[i % 4] : (unsigned char)rng_next(&r);
 }
 
 backend_list cpu_backends(void)
@@ -107,6 +106,38 @@ moewe_device *open_backend(const char *name, int32_t n_threads)
     desc.n_threads = n_threads;
     CHECK_OK(moewe_device_open(&desc, &dev));
     return dev;
+}
+
+void on_every_backend(edge_fn *edge)
+{
+    backend_list list = cpu_backends();
+
+    for (int32_t b = 0; b < list.n; b++) {
+        moewe_device *dev = open_backend(list.name[b], 2);
+
+        edge(list.name[b], dev);
+        moewe_device_close(dev);
+    }
+}
+
+void says(const char *part)
+{
+    CHECK(strstr(moewe_last_error(), part) != NULL, "\"%s\" does not say \"%s\"", moewe_last_error(), part);
+}
+
+void says_number(uint64_t number)
+{
+    char digits[32];
+
+    snprintf(digits, sizeof digits, "%llu", (unsigned long long)number);
+    says(digits);
+}
+
+void one_sentence(void)
+{
+    const char *text = moewe_last_error();
+
+    CHECK(text && strlen(text) > 10 && !strchr(text, '\n'), "no sentence: \"%s\"", text ? text : "(null)");
 }
 
 static void *keep(layer_case *c, void *p)
@@ -209,8 +240,7 @@ static void fill_rows(layer_case *c, int32_t n_tokens, unsigned with, rng *r)
     for (int32_t t = 0; t < n_tokens; t++)
         for (int32_t i = 0; i < h; i++) {
             store(x + t * case_x_stride(c) + (int64_t)i * xs, c->cfg.x_dtype, 1.7 * rng_real(r));
-            if (with & WITH_Y_ADD)
-                store(y + t * case_y_stride(c) + (int64_t)i * ys, c->cfg.y_dtype, rng_real(r));
+            if (with & WITH_Y_ADD) store(y + t * case_y_stride(c) + (int64_t)i * ys, c->cfg.y_dtype, rng_real(r));
         }
     c->io.x = x;
     c->io.y = y;
@@ -245,9 +275,11 @@ void case_build(layer_case *c, const moewe_config *cfg, int32_t n_tokens, unsign
         return;
     }
     if (with & WITH_SELECT_BIAS) c->w.select_bias = random_floats(c, all, 0.3, &r);
-    if (with & WITH_LOGITS) c->io.logits = random_floats(c, (int64_t)n_tokens * all, 4.0, &r);
-    else c->w.router = fill_matrix(c, 1, all, c->cfg.hidden, seed & 1 ? c->cfg.w_dtype : MOEWE_DTYPE_F32, 1.5, 0,
-                                   with & ~(unsigned)WITH_POINTERS, &r);
+    if (with & WITH_LOGITS)
+        c->io.logits = random_floats(c, (int64_t)n_tokens * all, 4.0, &r);
+    else
+        c->w.router = fill_matrix(c, 1, all, c->cfg.hidden, seed & 1 ? c->cfg.w_dtype : MOEWE_DTYPE_F32, 1.5, 0,
+                                  with & ~(unsigned)WITH_POINTERS, &r);
 }
 
 void case_free(layer_case *c)
@@ -271,8 +303,8 @@ moewe_config small_config(void)
     return cfg;
 }
 
-moewe_status case_try(const moewe_device *dev, const layer_case *c, const moewe_weights *w, uint64_t limit,
-                      int pattern, void *y)
+moewe_status case_try(const moewe_device *dev, const layer_case *c, const moewe_weights *w, uint64_t limit, int pattern,
+                      void *y)
 {
     moewe_config cfg = c->cfg;
     moewe_plan *plan = NULL;
@@ -348,10 +380,23 @@ void case_check(const layer_case *c, const void *y, tally *t, const char *what)
     free(scratch);
 }
 
+void check_run(const char *backend, const moewe_device *dev, const layer_case *c, const char *what)
+{
+    char *y = must_alloc(c->y_bytes, 1), text[128];
+    tally t = {0};
+
+    snprintf(text, sizeof text, "%s: %s", backend, what);
+    case_run(dev, c, NULL, 0, 2, y);
+    case_check(c, y, &t, text);
+    CHECK(t.rows == 0 || t.skipped < t.rows, "%s: only near ties", text);
+    free(y);
+}
+
 void tally_check(const tally *t, const char *what)
 {
-    CHECK(t->rows > 0 && t->skipped * 100 <= t->rows * 3, "%s: %lld of %lld rows are near ties: the test says too little",
-          what, (long long)t->skipped, (long long)t->rows);
+    CHECK(t->rows > 0 && t->skipped * 100 <= t->rows * 3,
+          "%s: %lld of %lld rows are near ties: the test says too little", what, (long long)t->skipped,
+          (long long)t->rows);
     print_message("%s: %lld rows, %lld near ties skipped, worst error %.3f of the bound\n", what, (long long)t->rows,
                   (long long)t->skipped, t->worst);
 }

@@ -55,6 +55,17 @@ typedef struct backend_list {
 backend_list  cpu_backends(void); /* fails the test when there is none */
 moewe_device *open_backend(const char *name, int32_t n_threads);
 
+/* Calls edge with each back end's name and a device of two threads. */
+typedef void edge_fn(const char *backend, const moewe_device *dev);
+void on_every_backend(edge_fn *edge);
+
+/* ---- sentences ---- */
+
+/* moewe_last_error holds this word, or this number; and it is one line, not an empty one. */
+void says(const char *part);
+void says_number(uint64_t number);
+void one_sentence(void);
+
 /* ---- layers ---- */
 
 enum {
@@ -110,6 +121,8 @@ typedef struct tally {
 
 /* Every element of y within its bound; what names the case in messages. */
 void case_check(const layer_case *c, const void *y, tally *t, const char *what);
+/* case_run and case_check in one. */
+void check_run(const char *backend, const moewe_device *dev, const layer_case *c, const char *what);
 /* Fails when more than a few rows in a hundred were skipped. */
 void tally_check(const tally *t, const char *what);
 
