@@ -72,8 +72,8 @@ static moewe_status check_part(const moewe_plan *plan, const char *where, const 
                           moewe_part_name(part), plan->name, shape.n, shape.rows, shape.cols);
     }
     if (part <= MOEWE_PART_DOWN && m->dtype != plan->cfg.w_dtype)
-        return moewe_fail(MOEWE_E_ARG, "%s: weights.%s.dtype is %s, plan '%s' needs %s", where, moewe_part_name(part),
-                          moewe_dtype_name(m->dtype), plan->name, moewe_dtype_name(plan->cfg.w_dtype));
+        return moewe_fail(MOEWE_E_ARG, "%s: weights.%s.dtype is %d (%s), plan '%s' needs %s", where, moewe_part_name(part),
+                          m->dtype, moewe_dtype_name(m->dtype), plan->name, moewe_dtype_name(plan->cfg.w_dtype));
     return moewe_matrix_check(plan->dev->backend, where, moewe_part_name(part), m, shape);
 }
 
