@@ -39,7 +39,8 @@
  *          number of threads, packed or plain weights, nor eager or captured.
  *
  * SUM      y[t] = sum over the token's experts in ascending id (equal ids in slot order),
- *          then identity experts, then the shared expert, in f32, rounded once.
+ *          then identity experts, then the shared expert, in f32, rounded once.  With latent
+ *          experts: the shared expert, then latent_out times the others' sum (in x_dtype).
  *
  * ERRORS   Every function that can fail returns moewe_status, MOEWE_OK being 0.  The
  *          library never prints, exits or aborts.  On failure no output argument
@@ -162,11 +163,14 @@ typedef enum moewe_score {          /* router logit -> score */
     MOEWE_SCORE_SOFTMAX_TOPK = 1,   /* top-k of the logits, then softmax over the chosen */
     MOEWE_SCORE_SIGMOID = 2,
     MOEWE_SCORE_SQRTSOFTPLUS = 3,   /* sqrt(log(1 + exp(logit))) */
+    MOEWE_SCORE_SPARSEMIXER = 4,    /* top_k times: the largest logit m, weighed by a softmax over the logits l
+                                       still in play with (m - l) / max(|l|, m) <= 2 * sparsemixer_eps */
     MOEWE_SCORE_GIVEN = 5           /* the caller passes topk_ids and topk_weights */
 } moewe_score;
 
 enum {
-    MOEWE_FLAG_RENORMALIZE     = 1u << 0, /* chosen weights are divided by their sum (a sum of 0 leaves 0) */
+    MOEWE_FLAG_RENORMALIZE     = 1u << 0, /* chosen weights are divided by max(sum + renorm_eps, renorm_floor);
+                                             a divisor of 0 leaves 0 */
     MOEWE_FLAG_WEIGHT_ON_INPUT = 1u << 1  /* the routing weight multiplies x, not the expert's result */
 };
 
@@ -252,8 +256,12 @@ typedef struct moewe_config {
     int32_t  w_dtype;       /* of gate, up and down: F32 (default), BF16 or F16 */
     int32_t  y_dtype;       /* F32 or BF16; default x_dtype */
     int32_t  shared_inter;  /* width of the always-on expert; 0 = none */
+    int32_t  latent;        /* routed experts work on rows of this width, latent_in . x, and latent_out takes their
+                               sum back to hidden; 0 = none: they work on hidden */
     float    act_limit;     /* clamp on the gate and up values; 0 = none */
     float    act_alpha, act_beta; /* of SWIGLU_OAI */
+    float    sparsemixer_eps;
+    float    renorm_eps, renorm_floor;
     float    routed_scale;  /* 0 = 1; multiplies each routing weight, given ones too, exactly once */
     uint64_t workspace_limit; /* 0 = as fast as possible; else the plan works in chunks so that need <= limit */
     const char *name;       /* appears in messages and logs; copied (63 bytes are kept); may be NULL */
@@ -312,10 +320,15 @@ typedef struct moewe_matrix {
 typedef struct moewe_weights {
     uint32_t     struct_size;
     uint32_t     reserved;
-    moewe_matrix gate, up;       /* [n_local][inter][hidden]; no gate for ungated acts */
-    moewe_matrix down;           /* [n_local][hidden][inter] */
+    moewe_matrix gate, up;       /* [n_local][inter][width], width = latent or hidden; no gate for ungated acts */
+    moewe_matrix down;           /* [n_local][width][inter] */
     moewe_matrix router;         /* [1][n_experts + n_null][hidden]; absent when the caller passes logits or ids */
     const float *select_bias;    /* [n_experts + n_null], added to scores for the choice only; or NULL */
+    const int32_t *hash_ids;     /* [hash_rows][top_k]: experts by token id instead of by score; weights still from
+                                    scores.  NULL: by score */
+    int32_t      hash_rows;      /* a token id outside [0, hash_rows) has no expert */
+    int32_t      reserved2;      /* 0 */
+    moewe_matrix latent_in, latent_out; /* [1][latent][hidden], [1][hidden][latent] */
     moewe_matrix shared_gate, shared_up, shared_down; /* one dense expert of shared_inter */
     moewe_matrix shared_scale;   /* [1][1][hidden]: y += sigmoid(shared_scale . x) * shared(x); absent = 1 */
 } moewe_weights;
@@ -337,6 +350,7 @@ typedef struct moewe_io {
     int64_t        x_stride;     /* bytes; 0 = packed */
     const int32_t *n_valid;      /* in device memory: rows of x and y from *n_valid on are not touched; NULL = all valid */
     const float   *logits;       /* [n_tokens][n_experts + n_null]; NULL when weights.router computes them */
+    const int32_t *token_ids;    /* [n_tokens], with weights.hash_ids */
     const int32_t *topk_ids;     /* [n_tokens][top_k], with MOEWE_SCORE_GIVEN; an id outside
                                     [0, n_experts + n_null) means no expert in that slot; equal ids add up */
     const float   *topk_weights; /* likewise */

@@ -64,6 +64,8 @@ struct moewe_plan {
     int32_t             n_regions;
 };
 
+/* Width of the rows that routed experts read and write. */
+static inline int32_t moewe_expert_width(const moewe_config *c) { return c->latent ? c->latent : c->hidden; }
 static inline int moewe_act_gated(int32_t act) { return act < MOEWE_ACT_RELU2; }
 
 /* Shape of one matrix of the layer, as core checked it. */

@@ -68,12 +68,11 @@ moewe_status moewe_config_canonical(const moewe_config *cfg, moewe_config *out, 
     CHECK(in_range("hidden", c.hidden, 1, WIDTH_MAX));
     CHECK(in_range("inter", c.inter, 1, WIDTH_MAX));
     CHECK(in_range("shared_inter", c.shared_inter, 0, WIDTH_MAX));
+    CHECK(in_range("latent", c.latent, 0, WIDTH_MAX));
     CHECK(in_range("n_experts", c.n_experts, 1, EXPERTS_MAX));
     CHECK(in_range("n_null", c.n_null, 0, EXPERTS_MAX));
     CHECK(in_range("max_tokens", c.max_tokens, 1, INT32_MAX));
     CHECK(in_range("score", c.score, 0, MOEWE_SCORE_GIVEN));
-    if (c.score == MOEWE_SCORE_GIVEN - 1)
-        return moewe_fail(MOEWE_E_ARG, "moewe_config.score is %d, which is no moewe_score", c.score);
     CHECK(in_range("act", c.act, 0, MOEWE_ACT_GELU));
 
     int64_t choices = (int64_t)c.n_experts + c.n_null;
@@ -98,6 +97,9 @@ moewe_status moewe_config_canonical(const moewe_config *cfg, moewe_config *out, 
     CHECK(finite_field("act_alpha", c.act_alpha));
     CHECK(finite_field("act_beta", c.act_beta));
     CHECK(finite_field("routed_scale", c.routed_scale));
+    CHECK(finite_field("sparsemixer_eps", c.sparsemixer_eps));
+    CHECK(finite_field("renorm_eps", c.renorm_eps));
+    CHECK(finite_field("renorm_floor", c.renorm_floor));
     if (c.act_limit < 0)
         return moewe_fail(MOEWE_E_ARG, "moewe_config.act_limit is %f, needs 0 or more", (double)c.act_limit);
     if (c.routed_scale == 0) c.routed_scale = 1;

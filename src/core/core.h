@@ -14,7 +14,7 @@ moewe_need   moewe_plan_least(const moewe_plan *plan);
 /* Shapes of the layer's matrices; n == 0: the config has no such matrix. */
 typedef enum moewe_part {
     MOEWE_PART_GATE, MOEWE_PART_UP, MOEWE_PART_DOWN, MOEWE_PART_ROUTER, MOEWE_PART_SHARED_GATE, MOEWE_PART_SHARED_UP,
-    MOEWE_PART_SHARED_DOWN, MOEWE_PART_SHARED_SCALE, MOEWE_PART_COUNT
+    MOEWE_PART_SHARED_DOWN, MOEWE_PART_SHARED_SCALE, MOEWE_PART_LATENT_IN, MOEWE_PART_LATENT_OUT, MOEWE_PART_COUNT
 } moewe_part;
 moewe_shape   moewe_part_shape(const moewe_config *cfg, moewe_part part);
 moewe_matrix *moewe_part_of(moewe_weights *w, moewe_part part);

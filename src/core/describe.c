@@ -11,6 +11,7 @@ static const char *score_name(int32_t score)
     case MOEWE_SCORE_SOFTMAX_TOPK: return "softmax over the chosen";
     case MOEWE_SCORE_SIGMOID: return "sigmoid";
     case MOEWE_SCORE_SQRTSOFTPLUS: return "sqrt(softplus)";
+    case MOEWE_SCORE_SPARSEMIXER: return "sparsemixer";
     default: return "given";
     }
 }
@@ -30,6 +31,7 @@ size_t moewe_plan_describe(const moewe_plan *plan, char *buf, size_t cap)
     if (c->n_null) LINE("identity experts: %d\n", c->n_null);
     if (c->n_group)
         LINE("groups: %d of %d, ranked by the sum of the %d best\n", c->top_group, c->n_group, c->group_best);
+    if (c->latent) LINE("latent: experts work on %d columns\n", c->latent);
     if (c->shared_inter) LINE("shared expert: %d\n", c->shared_inter);
     LINE("router: %s%s, scale %g\n", score_name(c->score), c->flags & MOEWE_FLAG_RENORMALIZE ? ", renormalized" : "",
          (double)c->routed_scale);

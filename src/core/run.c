@@ -1,7 +1,7 @@
 /* run.c - checks a run's arguments and hands it to the back end.  Allocates nothing, keeps nothing. */
 #include "core.h"
 
-static moewe_status check_routing(const char *where, const moewe_plan *plan, const moewe_io *io)
+static moewe_status check_routing(const char *where, const moewe_plan *plan, const moewe_weights *w, const moewe_io *io)
 {
     int given = plan->cfg.score == MOEWE_SCORE_GIVEN;
     if (given && (!io->topk_ids || !io->topk_weights))
@@ -13,6 +13,9 @@ static moewe_status check_routing(const char *where, const moewe_plan *plan, con
     if (!given && (io->topk_ids || io->topk_weights))
         return moewe_fail(MOEWE_E_ARG, "%s: io.%s is given, plan '%s' routes by itself and needs it NULL", where,
                           io->topk_ids ? "topk_ids" : "topk_weights", plan->name);
+    if (!w->hash_ids != !io->token_ids)
+        return moewe_fail(MOEWE_E_ARG, "%s: io.token_ids is %s, weights.hash_ids is %s, needs both or neither", where,
+                          io->token_ids ? "given" : "NULL", w->hash_ids ? "given" : "NULL");
     return MOEWE_OK;
 }
 
@@ -32,19 +35,20 @@ static moewe_status check_workspace(const char *where, const moewe_plan *plan, m
     return MOEWE_OK;
 }
 
-static moewe_status check_io(const char *where, const moewe_plan *plan, const moewe_io *io, moewe_span ws)
+static moewe_status check_io(const char *where, const moewe_plan *plan, const moewe_weights *w, const moewe_io *io,
+                             moewe_span ws)
 {
     const moewe_config *c = &plan->cfg;
     uint32_t xe = moewe_dtype_bytes(c->x_dtype), ye = moewe_dtype_bytes(c->y_dtype);
     moewe_rows x = {"x", io->x, io->x_stride, (uint64_t)c->hidden * xe, io->n_tokens, xe};
     moewe_rows y = {"y", io->y, io->y_stride, (uint64_t)c->hidden * ye, io->n_tokens, ye};
-    moewe_rows w = {"workspace", ws.ptr, 0, plan->need.bytes, 1, 1};
+    moewe_rows room = {"workspace", ws.ptr, 0, plan->need.bytes, 1, 1};
     moewe_status s = moewe_rows_check(where, &x);
     if (!s) s = moewe_rows_check(where, &y);
     if (!s) s = moewe_rows_apart(where, &y, &x);
-    if (!s) s = moewe_rows_apart(where, &y, &w);
-    if (!s) s = moewe_rows_apart(where, &x, &w);
-    return s ? s : check_routing(where, plan, io);
+    if (!s) s = moewe_rows_apart(where, &y, &room);
+    if (!s) s = moewe_rows_apart(where, &x, &room);
+    return s ? s : check_routing(where, plan, w, io);
 }
 
 static moewe_status run(const char *where, const moewe_plan *plan, const moewe_weights *w, const moewe_io *io,
@@ -68,7 +72,7 @@ static moewe_status run(const char *where, const moewe_plan *plan, const moewe_w
     const moewe_config *c = &plan->cfg;
     if (!filled.x_stride) filled.x_stride = (int64_t)c->hidden * moewe_dtype_bytes(c->x_dtype);
     if (!filled.y_stride) filled.y_stride = (int64_t)c->hidden * moewe_dtype_bytes(c->y_dtype);
-    s = check_io(where, plan, &filled, ws);
+    s = check_io(where, plan, w, &filled, ws);
     if (s) return s;
 
     moewe_weights canonical = *w;

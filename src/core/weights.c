@@ -3,15 +3,17 @@
 
 moewe_shape moewe_part_shape(const moewe_config *c, moewe_part part)
 {
-    int32_t gated = moewe_act_gated(c->act), shared = c->shared_inter > 0;
+    int32_t gated = moewe_act_gated(c->act), shared = c->shared_inter > 0, width = moewe_expert_width(c);
     switch (part) {
-    case MOEWE_PART_GATE: return (moewe_shape){gated ? c->n_local : 0, c->inter, c->hidden};
-    case MOEWE_PART_UP: return (moewe_shape){c->n_local, c->inter, c->hidden};
-    case MOEWE_PART_DOWN: return (moewe_shape){c->n_local, c->hidden, c->inter};
+    case MOEWE_PART_GATE: return (moewe_shape){gated ? c->n_local : 0, c->inter, width};
+    case MOEWE_PART_UP: return (moewe_shape){c->n_local, c->inter, width};
+    case MOEWE_PART_DOWN: return (moewe_shape){c->n_local, width, c->inter};
     case MOEWE_PART_ROUTER: return (moewe_shape){c->score != MOEWE_SCORE_GIVEN, c->n_experts + c->n_null, c->hidden};
     case MOEWE_PART_SHARED_GATE: return (moewe_shape){shared && gated, c->shared_inter, c->hidden};
     case MOEWE_PART_SHARED_UP: return (moewe_shape){shared, c->shared_inter, c->hidden};
     case MOEWE_PART_SHARED_DOWN: return (moewe_shape){shared, c->hidden, c->shared_inter};
+    case MOEWE_PART_LATENT_IN: return (moewe_shape){c->latent > 0, c->latent, c->hidden};
+    case MOEWE_PART_LATENT_OUT: return (moewe_shape){c->latent > 0, c->hidden, c->latent};
     default: return (moewe_shape){shared, 1, c->hidden};
     }
 }
@@ -19,14 +21,16 @@ moewe_shape moewe_part_shape(const moewe_config *c, moewe_part part)
 moewe_matrix *moewe_part_of(moewe_weights *w, moewe_part part)
 {
     moewe_matrix *const parts[] = {&w->gate,        &w->up,        &w->down,        &w->router,
-                                   &w->shared_gate, &w->shared_up, &w->shared_down, &w->shared_scale};
+                                   &w->shared_gate, &w->shared_up, &w->shared_down, &w->shared_scale,
+                                   &w->latent_in,   &w->latent_out};
     return parts[part];
 }
 
 const char *moewe_part_name(moewe_part part)
 {
     static const char *const names[] = {"gate",        "up",        "down",        "router",
-                                        "shared_gate", "shared_up", "shared_down", "shared_scale"};
+                                        "shared_gate", "shared_up", "shared_down", "shared_scale",
+                                        "latent_in",   "latent_out"};
     return names[part];
 }
 
@@ -84,6 +88,10 @@ moewe_status moewe_weights_check(const moewe_plan *plan, const char *where, cons
         return moewe_fail(MOEWE_E_ABI, "%s: moewe_weights.struct_size is %u, this library knows %zu", where,
                           w->struct_size, sizeof *w);
     if (w->reserved) return moewe_fail(MOEWE_E_ARG, "%s: moewe_weights.reserved is %u, needs 0", where, w->reserved);
+    if (w->hash_ids && (plan->cfg.score >= MOEWE_SCORE_SPARSEMIXER || w->hash_rows < 1))
+        return moewe_fail(MOEWE_E_ARG, "%s: weights.hash_ids has %d rows for moewe_score %d, needs at least 1 row and a score for each expert",
+                          where, w->hash_rows, plan->cfg.score);
+    if (w->reserved2) return moewe_fail(MOEWE_E_ARG, "%s: moewe_weights.reserved2 is %d, needs 0", where, w->reserved2);
     for (int p = 0; p < MOEWE_PART_COUNT; p++) {
         int required = p == MOEWE_PART_ROUTER ? need_router : p != MOEWE_PART_SHARED_SCALE;
         moewe_status s = check_part(plan, where, moewe_part_of((moewe_weights *)(uintptr_t)w, (moewe_part)p),

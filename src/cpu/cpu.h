@@ -90,6 +90,8 @@ typedef struct cpu_views {
     cpu_segment *segments;  /* [n_local + n_null + 1]: the pairs in flight */
     uint8_t     *mid;       /* activated rows, x_dtype */
     float       *acc;       /* [chunk][hidden], when y is not f32 */
+    uint8_t     *z;         /* [chunk][latent], x_dtype: what latent experts read, then their sum */
+    float       *z_acc;     /* [chunk][latent] */
     uint8_t     *tiles;     /* [threads][cpu_route_tile_bytes] */
 } cpu_views;
 
@@ -99,10 +101,10 @@ uint64_t cpu_route_tile_bytes(const moewe_config *cfg);
 
 /* ---- stages ----------------------------------------------------------------------- */
 
-/* Chooses top_k experts from logits[n_experts + n_null] and weighs them; scratch has
- * cpu_choice_floats floats. */
-void    cpu_choose_experts(const moewe_config *cfg, const float *logits, const float *select_bias, float *scratch,
-                           int32_t *ids, float *weights);
+/* Chooses top_k experts from logits[n_experts + n_null] and weighs them; hashed: takes these ids instead, if
+ * not NULL.  scratch has cpu_choice_floats floats. */
+void    cpu_choose_experts(const moewe_config *cfg, const float *logits, const float *select_bias, const int32_t *hashed,
+                           float *scratch, int32_t *ids, float *weights);
 int64_t cpu_choice_floats(const moewe_config *cfg);
 
 moewe_status cpu_run(const moewe_plan *plan, const moewe_weights *w, const moewe_io *io, void *base, void *stream,

@@ -100,6 +100,10 @@ void cpu_book(const moewe_plan *plan, carve *c, void *views)
     v->mid = carve_take(c, "mid", plan->choice.mid_bytes, 1, MOEWE_STAGE_GEMM1, MOEWE_STAGE_GEMM2);
     v->acc = carve_take(c, "acc", cfg->y_dtype == MOEWE_DTYPE_F32 ? 0 : chunk * (uint64_t)cfg->hidden, sizeof *v->acc,
                         MOEWE_STAGE_ROUTE, MOEWE_STAGE_COMBINE);
+    v->z = carve_take(c, "z", chunk * (uint64_t)cfg->latent, moewe_dtype_bytes(cfg->x_dtype), MOEWE_STAGE_ROUTE,
+                      MOEWE_STAGE_COMBINE);
+    v->z_acc = carve_take(c, "z_acc", chunk * (uint64_t)cfg->latent, sizeof *v->z_acc, MOEWE_STAGE_ROUTE,
+                          MOEWE_STAGE_COMBINE);
     v->tiles = carve_take(c, "tiles", (uint64_t)plan->dev->n_threads, cpu_route_tile_bytes(cfg), MOEWE_STAGE_ROUTE,
                           MOEWE_STAGE_ROUTE);
 }
@@ -115,14 +119,16 @@ static uint64_t need(moewe_plan *plan, int32_t chunk, uint64_t mid)
 /* Without a limit, enough is enough: the activated rows of a pass stay in the caches and the next pass
  * goes on with the next experts, so more room would buy nothing.  Tokens in a chunk are what weights
  * are read again for: f32 results go straight to y and a token costs only its maps; others need an f32
- * row of hidden for each token of a chunk. */
+ * row of hidden for each token of a chunk, as latent experts do of latent. */
 enum { MID_BYTES = 2 << 20, MID_ROWS = 64, ACC_BYTES = 2 << 20, ACC_TOKENS = 512, CHUNK_TOKENS = 16384 };
 
 static int32_t most_tokens(const moewe_config *c)
 {
     int64_t tokens = CHUNK_TOKENS;
-    if (c->y_dtype != MOEWE_DTYPE_F32) {
-        tokens = ACC_BYTES / ((int64_t)c->hidden * 4);
+    int64_t row = c->y_dtype != MOEWE_DTYPE_F32 ? (int64_t)c->hidden * 4 : 0;
+    row += (int64_t)c->latent * (4 + moewe_dtype_bytes(c->x_dtype));
+    if (row) {
+        tokens = ACC_BYTES / row;
         if (tokens < ACC_TOKENS) tokens = ACC_TOKENS;
     }
     return (int32_t)(tokens < c->max_tokens ? tokens : c->max_tokens);

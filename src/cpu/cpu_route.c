@@ -89,21 +89,54 @@ static void top_k(const moewe_config *cfg, const float *choice, int32_t n, const
     }
 }
 
-void cpu_choose_experts(const moewe_config *cfg, const float *logits, const float *select_bias, float *scratch,
-                        int32_t *ids, float *weights)
+/* Each choice is the largest logit left, weighed by a softmax over those left that are near it: near as
+ * measured on the logits that the row came with. */
+static void sparsemixer(const moewe_config *cfg, const float *logits, float *left, int32_t n, int32_t *ids, float *weights)
+{
+    memcpy(left, logits, (size_t)n * sizeof *left);
+    for (int32_t s = 0; s < cfg->top_k; s++) {
+        int32_t best = next_largest(left, n, 0.0f, -1);
+        float most = left[best], sum = 0.0f;
+        for (int32_t e = 0; e < n; e++) {
+            float size = fabsf(logits[e]) > most ? fabsf(logits[e]) : most;
+            if (!((most - logits[e]) / size > 2.0f * cfg->sparsemixer_eps)) sum += expf(left[e] - most);
+        }
+        ids[s] = best;
+        weights[s] = 1.0f / sum;
+        left[best] = -INFINITY;
+    }
+}
+
+static void choose_and_weigh(const moewe_config *cfg, const float *logits, const float *select_bias, const int32_t *hashed,
+                             float *scratch, int32_t *ids, float *weights)
 {
     int32_t n = cfg->n_experts + cfg->n_null;
     float *score = scratch, *choice = score + n, *sums = choice + n, *open = sums + cfg->n_group;
     score_all(cfg, logits, score, n);
-    for (int32_t e = 0; e < n; e++) choice[e] = select_bias ? score[e] + select_bias[e] : score[e];
-    if (cfg->n_group) open_groups(cfg, choice, sums, open);
-    top_k(cfg, choice, n, open, ids, weights);
-
-    for (int32_t s = 0; s < cfg->top_k; s++) weights[s] = score[ids[s]];
+    if (hashed) {
+        memmove(ids, hashed, (size_t)cfg->top_k * sizeof *ids);
+    } else {
+        for (int32_t e = 0; e < n; e++) choice[e] = select_bias ? score[e] + select_bias[e] : score[e];
+        if (cfg->n_group) open_groups(cfg, choice, sums, open);
+        top_k(cfg, choice, n, open, ids, weights);
+    }
+    /* An id of a table may be no expert's: it weighs nothing. */
+    for (int32_t s = 0; s < cfg->top_k; s++) weights[s] = ids[s] >= 0 && ids[s] < n ? score[ids[s]] : 0.0f;
     if (cfg->score == MOEWE_SCORE_SOFTMAX_TOPK) softmax(weights, cfg->top_k);
+}
+
+void cpu_choose_experts(const moewe_config *cfg, const float *logits, const float *select_bias, const int32_t *hashed,
+                        float *scratch, int32_t *ids, float *weights)
+{
+    if (cfg->score == MOEWE_SCORE_SPARSEMIXER)
+        sparsemixer(cfg, logits, scratch, cfg->n_experts + cfg->n_null, ids, weights);
+    else
+        choose_and_weigh(cfg, logits, select_bias, hashed, scratch, ids, weights);
     if (cfg->flags & MOEWE_FLAG_RENORMALIZE) {
         float sum = 0.0f;
         for (int32_t s = 0; s < cfg->top_k; s++) sum += weights[s];
+        sum += cfg->renorm_eps;
+        if (sum < cfg->renorm_floor) sum = cfg->renorm_floor;
         for (int32_t s = 0; s < cfg->top_k; s++) weights[s] = sum == 0.0f ? 0.0f : weights[s] / sum;
     }
     for (int32_t s = 0; s < cfg->top_k; s++) weights[s] *= cfg->routed_scale;

@@ -2,10 +2,12 @@
  *
  *     for each chunk of tokens
  *         ROUTE     tasks: a few tokens each   logits, choice, weights; sums start at 0 or y
+ *         LATENT_IN tasks: 64 columns of latent   z = latent_in . x, when experts work on latent rows
  *         sort      one thread                 pairs by expert, counting sort
  *         for each group of pairs whose activated rows fit in mid, experts ascending
  *             GEMM1 tasks: (expert, 64 columns of inter)   gather rows of x, gate, up, activation
  *             GEMM2 tasks: 64 columns of hidden            all experts of the group, in order
+ *         LATENT_SUM, LATENT_OUT   the experts' sums back to hidden
  *         COMBINE   tasks: a few tokens each   rounds the sums to y, when y is not f32
  *
  * A column of hidden has one writer, which adds experts in ascending order: so the sum of a token does
@@ -15,9 +17,10 @@
 #include <math.h>
 #include <stdatomic.h>
 
-enum { ROUTE_TOKENS = 8, COMBINE_TOKENS = 16 };
+enum { ROUTE_TOKENS = 8, COMBINE_TOKENS = 16, LATENT_TOKENS = 8 * CPU_ROWS };
 
-typedef enum run_phase { PHASE_START, PHASE_ROUTE, PHASE_GEMM1, PHASE_GEMM2, PHASE_COMBINE, PHASE_DONE } run_phase;
+typedef enum run_phase { PHASE_START, PHASE_ROUTE, PHASE_LATENT_IN, PHASE_GEMM1, PHASE_GEMM2, PHASE_LATENT_SUM, PHASE_LATENT_OUT,
+               PHASE_COMBINE, PHASE_DONE } run_phase;
 
 typedef struct run_state {
     const moewe_plan    *plan;
@@ -61,6 +64,18 @@ static void *y_row(const run_state *s, int32_t token)
 static float *sum_row(const run_state *s, int32_t token)
 {
     return s->v.acc ? s->v.acc + (int64_t)token * s->cfg->hidden : y_row(s, token);
+}
+
+/* What routed experts read, and the sum that they add to. */
+static const void *expert_row(const run_state *s, int32_t token)
+{
+    uint64_t bytes = (uint64_t)s->cfg->latent * moewe_dtype_bytes(s->cfg->x_dtype);
+    return s->v.z ? s->v.z + (uint64_t)token * bytes : x_row(s, token);
+}
+
+static float *expert_sum_row(const run_state *s, int32_t token)
+{
+    return s->v.z_acc ? s->v.z_acc + (int64_t)token * s->cfg->latent : sum_row(s, token);
 }
 
 static const int32_t *chunk_ids(const run_state *s)
@@ -119,6 +134,17 @@ static void shared_weights(const run_state *s, int32_t token, int32_t n)
     }
 }
 
+/* The token's row of hash_ids; a token outside the table gets a row of its own that names no expert. */
+static const int32_t *hashed_ids(const run_state *s, int32_t token)
+{
+    if (!s->w->hash_ids) return NULL;
+    int32_t id = s->io->token_ids[s->token0 + token];
+    if (id >= 0 && id < s->w->hash_rows) return s->w->hash_ids + (int64_t)id * s->cfg->top_k;
+    int32_t *none = s->v.ids + (int64_t)token * s->cfg->top_k;
+    for (int32_t k = 0; k < s->cfg->top_k; k++) none[k] = -1;
+    return none;
+}
+
 static void route_task(const run_state *s, int32_t task, int32_t thread)
 {
     const moewe_config *cfg = s->cfg;
@@ -132,7 +158,8 @@ static void route_task(const run_state *s, int32_t task, int32_t thread)
             const float *row = s->io->logits ? s->io->logits + (int64_t)(s->token0 + token + r) * width
                                              : logits + (int64_t)r * width;
             int64_t pair = (int64_t)(token + r) * cfg->top_k;
-            cpu_choose_experts(cfg, row, s->w->select_bias, scratch, s->v.ids + pair, s->v.weights + pair);
+            cpu_choose_experts(cfg, row, s->w->select_bias, hashed_ids(s, token + r), scratch, s->v.ids + pair,
+                               s->v.weights + pair);
         }
     }
     if (cfg->shared_inter) shared_weights(s, token, n);
@@ -142,6 +169,47 @@ static void route_task(const run_state *s, int32_t task, int32_t thread)
             memset(sum, 0, (size_t)cfg->hidden * sizeof *sum);
         else if (s->v.acc)
             s->kernels->to_f32(sum, y_row(s, r), cfg->y_dtype, cfg->hidden);
+        if (s->v.z_acc) memset(expert_sum_row(s, r), 0, (size_t)cfg->latent * sizeof *s->v.z_acc);
+    }
+}
+
+static void add_bias(float *c, const float *bias, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++) c[i] += bias[i];
+}
+
+/* ---- latent projections ------------------------------------------------------------ */
+
+static int32_t latent_tasks(const run_state *s, int32_t rows)
+{
+    return cpu_panels(rows) * ((s->tokens + LATENT_TOKENS - 1) / LATENT_TOKENS);
+}
+
+/* 64 columns of latent_in . x, or of latent_out . z, for a span of tokens. */
+static void latent_task(const run_state *s, int32_t task, int in)
+{
+    const moewe_config *cfg = s->cfg;
+    const moewe_matrix *m = in ? &s->w->latent_in : &s->w->latent_out;
+    moewe_shape shape = in ? (moewe_shape){1, cfg->latent, cfg->hidden} : (moewe_shape){1, cfg->hidden, cfg->latent};
+    int32_t spans = (s->tokens + LATENT_TOKENS - 1) / LATENT_TOKENS, p = task / spans, col = p * CPU_COLS;
+    int32_t token = task % spans * LATENT_TOKENS, end = s->tokens - token < LATENT_TOKENS ? s->tokens : token + LATENT_TOKENS;
+    cpu_panel panel = cpu_panel_of(m, shape, 0, p);
+    _Alignas(64) float c[CPU_ROWS * CPU_COLS];
+    const void *rows[CPU_ROWS];
+    for (; token < end; token += CPU_ROWS) {
+        int32_t n = end - token < CPU_ROWS ? end - token : CPU_ROWS;
+        for (int32_t r = 0; r < n; r++) rows[r] = in ? x_row(s, token + r) : expert_row(s, token + r);
+        s->kernels->tile(rows, cfg->x_dtype, n, &panel, m->dtype, shape.cols, c);
+        for (int32_t r = 0; r < n; r++) {
+            float *cr = c + r * CPU_COLS;
+            if (m->bias) add_bias(cr, m->bias + col, panel.cols);
+            if (in)
+                s->kernels->from_f32((uint8_t *)(uintptr_t)expert_row(s, token + r) +
+                                         (uint64_t)col * moewe_dtype_bytes(cfg->x_dtype),
+                                     cfg->x_dtype, cr, panel.cols);
+            else
+                add_bias(sum_row(s, token + r) + col, cr, panel.cols);
+        }
     }
 }
 
@@ -223,11 +291,6 @@ static int32_t segment_token(const run_state *s, const cpu_segment *g, int32_t r
 
 /* ---- GEMM1 -------------------------------------------------------------------------- */
 
-static void add_bias(float *c, const float *bias, int32_t n)
-{
-    for (int32_t i = 0; i < n; i++) c[i] += bias[i];
-}
-
 static void scale_rows(const run_state *s, const cpu_segment *g, int32_t row, int32_t n, float *c)
 {
     for (int32_t r = 0; r < n; r++) {
@@ -245,7 +308,7 @@ static void gemm1_task(const run_state *s, int32_t task)
     int32_t p = shared ? task - routed_tasks : task % cpu_panels(cfg->inter);
     int32_t inter = shared ? cfg->shared_inter : cfg->inter, expert = shared ? 0 : g->expert, col = p * CPU_COLS;
     const moewe_matrix *gate = shared ? &s->w->shared_gate : &s->w->gate, *up = shared ? &s->w->shared_up : &s->w->up;
-    moewe_shape shape = {cfg->n_local, inter, cfg->hidden};
+    moewe_shape shape = {cfg->n_local, inter, shared ? cfg->hidden : moewe_expert_width(cfg)};
     int gated = moewe_act_gated(cfg->act), on_input = !shared && cfg->flags & MOEWE_FLAG_WEIGHT_ON_INPUT;
     uint32_t each = moewe_dtype_bytes(cfg->x_dtype);
     cpu_panel gate_panel = {0}, up_panel = cpu_panel_of(up, shape, expert, p);
@@ -255,9 +318,12 @@ static void gemm1_task(const run_state *s, int32_t task)
 
     for (int32_t row = 0; row < g->rows; row += CPU_ROWS) {
         int32_t n = g->rows - row < CPU_ROWS ? g->rows - row : CPU_ROWS;
-        for (int32_t r = 0; r < n; r++) rows[r] = x_row(s, segment_token(s, g, row + r));
-        s->kernels->tile(rows, cfg->x_dtype, n, &up_panel, up->dtype, cfg->hidden, uc);
-        if (gated) s->kernels->tile(rows, cfg->x_dtype, n, &gate_panel, gate->dtype, cfg->hidden, gc);
+        for (int32_t r = 0; r < n; r++) {
+            int32_t token = segment_token(s, g, row + r);
+            rows[r] = shared ? x_row(s, token) : expert_row(s, token);
+        }
+        s->kernels->tile(rows, cfg->x_dtype, n, &up_panel, up->dtype, shape.cols, uc);
+        if (gated) s->kernels->tile(rows, cfg->x_dtype, n, &gate_panel, gate->dtype, shape.cols, gc);
         if (on_input) {
             scale_rows(s, g, row, n, uc);
             if (gated) scale_rows(s, g, row, n, gc);
@@ -281,8 +347,8 @@ static void identity_columns(const run_state *s, const cpu_segment *g, int32_t c
     uint32_t each = moewe_dtype_bytes(s->cfg->x_dtype);
     for (int32_t r = 0; r < g->rows; r++) {
         int32_t pair = s->v.order[g->first + r], token = pair / s->cfg->top_k;
-        s->kernels->to_f32(x, (const uint8_t *)x_row(s, token) + (uint64_t)col * each, s->cfg->x_dtype, cols);
-        s->kernels->add_scaled(sum_row(s, token) + col, pair_weight(s, pair), x, cols);
+        s->kernels->to_f32(x, (const uint8_t *)expert_row(s, token) + (uint64_t)col * each, s->cfg->x_dtype, cols);
+        s->kernels->add_scaled(expert_sum_row(s, token) + col, pair_weight(s, pair), x, cols);
     }
 }
 
@@ -292,7 +358,7 @@ static void expert_columns(const run_state *s, const cpu_segment *g, int32_t p)
     int shared = g->expert < 0;
     int32_t inter = shared ? cfg->shared_inter : cfg->inter, expert = shared ? 0 : g->expert, col = p * CPU_COLS;
     const moewe_matrix *down = shared ? &s->w->shared_down : &s->w->down;
-    moewe_shape shape = {cfg->n_local, cfg->hidden, inter};
+    moewe_shape shape = {cfg->n_local, shared ? cfg->hidden : moewe_expert_width(cfg), inter};
     cpu_panel panel = cpu_panel_of(down, shape, expert, p);
     uint64_t row_bytes = mid_row_bytes(s, g->expert);
     _Alignas(64) float c[CPU_ROWS * CPU_COLS];
@@ -304,23 +370,35 @@ static void expert_columns(const run_state *s, const cpu_segment *g, int32_t p)
         s->kernels->tile(rows, cfg->x_dtype, n, &panel, down->dtype, inter, c);
         for (int32_t r = 0; r < n; r++) {
             float *cr = c + r * CPU_COLS, weight;
-            if (down->bias) add_bias(cr, down->bias + (int64_t)expert * cfg->hidden + col, panel.cols);
+            if (down->bias) add_bias(cr, down->bias + (int64_t)expert * shape.rows + col, panel.cols);
             if (shared)
                 weight = s->v.shared[g->first + row + r];
             else if (cfg->flags & MOEWE_FLAG_WEIGHT_ON_INPUT)
                 weight = 1.0f;
             else
                 weight = pair_weight(s, s->v.order[g->first + row + r]);
-            s->kernels->add_scaled(sum_row(s, segment_token(s, g, row + r)) + col, weight, cr, panel.cols);
+            int32_t token = segment_token(s, g, row + r);
+            float *sum = shared ? sum_row(s, token) : expert_sum_row(s, token);
+            s->kernels->add_scaled(sum + col, weight, cr, panel.cols);
         }
     }
 }
 
-static void gemm2_task(const run_state *s, int32_t p)
+/* With latent experts their columns are not those of the shared one: tasks of each follow one another. */
+static int32_t gemm2_tasks(const run_state *s)
 {
-    int32_t col = p * CPU_COLS, left = s->cfg->hidden - col, cols = left < CPU_COLS ? left : CPU_COLS;
+    int32_t shared = s->cfg->latent && s->v.segments[s->n_segments - 1].expert < 0;
+    return cpu_panels(moewe_expert_width(s->cfg)) + (shared ? cpu_panels(s->cfg->hidden) : 0);
+}
+
+static void gemm2_task(const run_state *s, int32_t task)
+{
+    int32_t width = moewe_expert_width(s->cfg), only_shared = task >= cpu_panels(width);
+    int32_t p = only_shared ? task - cpu_panels(width) : task, col = p * CPU_COLS;
+    int32_t cols = width - col < CPU_COLS ? width - col : CPU_COLS;
     for (int32_t i = 0; i < s->n_segments; i++) {
         const cpu_segment *g = &s->v.segments[i];
+        if (s->cfg->latent && (g->expert < 0) != only_shared) continue;
         if (g->expert >= s->cfg->n_local)
             identity_columns(s, g, col, cols);
         else
@@ -337,6 +415,12 @@ static void do_task(void *state, int32_t task, int32_t thread)
     case PHASE_ROUTE: route_task(s, task, thread); break;
     case PHASE_GEMM1: gemm1_task(s, task); break;
     case PHASE_GEMM2: gemm2_task(s, task); break;
+    case PHASE_LATENT_IN: latent_task(s, task, 1); break;
+    case PHASE_LATENT_OUT: latent_task(s, task, 0); break;
+    case PHASE_LATENT_SUM:
+        for (int32_t t = task * COMBINE_TOKENS; t < s->tokens && t < (task + 1) * COMBINE_TOKENS; t++)
+            s->kernels->from_f32((void *)(uintptr_t)expert_row(s, t), s->cfg->x_dtype, expert_sum_row(s, t), s->cfg->latent);
+        break;
     default:
         for (int32_t t = task * COMBINE_TOKENS; t < s->tokens && t < (task + 1) * COMBINE_TOKENS; t++)
             s->kernels->from_f32(y_row(s, t), s->cfg->y_dtype, sum_row(s, t), s->cfg->hidden);
@@ -362,12 +446,16 @@ static void enter_chunk(run_state *s, int32_t token0)
         enter(s, PHASE_ROUTE, on(s, MOEWE_STAGE_ROUTE) ? (s->tokens + ROUTE_TOKENS - 1) / ROUTE_TOKENS : 0);
 }
 
+static int32_t combine_tasks(const run_state *s)
+{
+    return (s->tokens + COMBINE_TOKENS - 1) / COMBINE_TOKENS;
+}
+
 static void enter_group(run_state *s)
 {
     int more = (on(s, MOEWE_STAGE_GEMM1) || on(s, MOEWE_STAGE_GEMM2)) && build_group(s);
     if (!more) {
-        int tasks = s->v.acc && on(s, MOEWE_STAGE_COMBINE) ? (s->tokens + COMBINE_TOKENS - 1) / COMBINE_TOKENS : 0;
-        enter(s, PHASE_COMBINE, tasks);
+        enter(s, PHASE_LATENT_SUM, s->v.z && on(s, MOEWE_STAGE_COMBINE) ? combine_tasks(s) : 0);
         return;
     }
     int shared = s->v.segments[s->n_segments - 1].expert < 0;
@@ -383,11 +471,20 @@ static int32_t advance(void *state)
         switch (s->phase) {
         case PHASE_START: enter_chunk(s, 0); break;
         case PHASE_ROUTE:
+            enter(s, PHASE_LATENT_IN, s->v.z && on(s, MOEWE_STAGE_ROUTE) ? latent_tasks(s, s->cfg->latent) : 0);
+            break;
+        case PHASE_LATENT_IN:
             if (on(s, MOEWE_STAGE_SORT)) sort_pairs(s);
             enter_group(s);
             break;
-        case PHASE_GEMM1: enter(s, PHASE_GEMM2, on(s, MOEWE_STAGE_GEMM2) ? cpu_panels(s->cfg->hidden) : 0); break;
+        case PHASE_GEMM1: enter(s, PHASE_GEMM2, on(s, MOEWE_STAGE_GEMM2) ? gemm2_tasks(s) : 0); break;
         case PHASE_GEMM2: enter_group(s); break;
+        case PHASE_LATENT_SUM:
+            enter(s, PHASE_LATENT_OUT, s->v.z && on(s, MOEWE_STAGE_COMBINE) ? latent_tasks(s, s->cfg->hidden) : 0);
+            break;
+        case PHASE_LATENT_OUT:
+            enter(s, PHASE_COMBINE, s->v.acc && on(s, MOEWE_STAGE_COMBINE) ? combine_tasks(s) : 0);
+            break;
         default: enter_chunk(s, s->token0 + s->tokens); break;
         }
     } while (!s->tasks && s->phase != PHASE_DONE);
