@@ -152,10 +152,12 @@ MOEWE_API uint32_t    moewe_dtype_bytes(int32_t dtype); /* per element; 0 likewi
 /* Gated acts take two values from GEMM 1 (gate g, up u), the others one (u).
  * SWIGLU: silu(g) * u.  SWIGLU_OAI: g * sigmoid(alpha * g) * (u + beta).  GEGLU: gelu(g) * u,
  * with erf or (GEGLU_TANH) the tanh form.  REGLU: max(g, 0) * u.  RELU2: max(u, 0)^2.
- * act_limit L > 0 clamps first: g to (-inf, L], u to [-L, L]; ungated u to (-inf, L]. */
+ * A limit L > 0 clamps first: g to (-inf, L], u to [-L, L]; ungated u to (-inf, L].  SWIGLU_STEP is
+ * SWIGLU but for clamping silu(g), not g, to (-inf, L]. */
 typedef enum moewe_act {
-    MOEWE_ACT_SWIGLU = 0, MOEWE_ACT_SWIGLU_OAI, MOEWE_ACT_GEGLU, MOEWE_ACT_GEGLU_TANH, MOEWE_ACT_REGLU,
-    MOEWE_ACT_RELU2, MOEWE_ACT_SILU, MOEWE_ACT_GELU
+    MOEWE_ACT_SWIGLU = 0, MOEWE_ACT_SWIGLU_STEP, MOEWE_ACT_SWIGLU_OAI, MOEWE_ACT_GEGLU, MOEWE_ACT_GEGLU_TANH,
+    MOEWE_ACT_REGLU, /* gated up to here */
+    MOEWE_ACT_RELU2, MOEWE_ACT_RELU, MOEWE_ACT_SILU, MOEWE_ACT_GELU, MOEWE_ACT_GELU_TANH
 } moewe_act;
 
 typedef enum moewe_score {          /* router logit -> score */
@@ -258,11 +260,14 @@ typedef struct moewe_config {
     int32_t  shared_inter;  /* width of the always-on expert; 0 = none */
     int32_t  latent;        /* routed experts work on rows of this width, latent_in . x, and latent_out takes their
                                sum back to hidden; 0 = none: they work on hidden */
-    float    act_limit;     /* clamp on the gate and up values; 0 = none */
-    float    act_alpha, act_beta; /* of SWIGLU_OAI */
+    float    act_limit;     /* of the routed experts' gate and up values; 0 = none */
+    float    shared_limit;  /* likewise, of the shared expert's */
+    float    act_alpha, act_beta; /* of SWIGLU_OAI, which has no default for them: both 0 are refused */
+    float    logit_softcap; /* c > 0: router logits become c * tanh(logit / c); 0 = none */
     float    sparsemixer_eps;
     float    renorm_eps, renorm_floor;
     float    routed_scale;  /* 0 = 1; multiplies each routing weight, given ones too, exactly once */
+    float    shared_scale;  /* 0 = 1; multiplies the shared expert's result */
     uint64_t workspace_limit; /* 0 = as fast as possible; else the plan works in chunks so that need <= limit */
     const char *name;       /* appears in messages and logs; copied (63 bytes are kept); may be NULL */
 } moewe_config;
@@ -324,6 +329,7 @@ typedef struct moewe_weights {
     moewe_matrix down;           /* [n_local][width][inter] */
     moewe_matrix router;         /* [1][n_experts + n_null][hidden]; absent when the caller passes logits or ids */
     const float *select_bias;    /* [n_experts + n_null], added to scores for the choice only; or NULL */
+    const float *expert_scale;   /* [n_experts + n_null], multiplies the final weight of the expert; or NULL */
     const int32_t *hash_ids;     /* [hash_rows][top_k]: experts by token id instead of by score; weights still from
                                     scores.  NULL: by score */
     int32_t      hash_rows;      /* a token id outside [0, hash_rows) has no expert */
