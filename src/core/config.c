@@ -13,12 +13,6 @@ static moewe_status in_range(const char *field, int64_t has, int64_t low, int64_
                       (long long)high);
 }
 
-static moewe_status finite_field(const char *field, float has)
-{
-    if (isfinite(has)) return MOEWE_OK;
-    return moewe_fail(MOEWE_E_ARG, "moewe_config.%s is %f, needs a finite number", field, (double)has);
-}
-
 static moewe_status dtype_field(const char *field, int32_t has, int allow_f16)
 {
     if (has == MOEWE_DTYPE_F32 || has == MOEWE_DTYPE_BF16 || (allow_f16 && has == MOEWE_DTYPE_F16)) return MOEWE_OK;
@@ -53,6 +47,25 @@ static moewe_status check_groups(moewe_config *c)
                     (int64_t)c->top_group * (c->n_experts / c->n_group));
 }
 
+static moewe_status check_constants(const moewe_config *c)
+{
+    const struct { const char *field; float has; int negative; } constants[] = {
+        {"act_limit", c->act_limit, 0},         {"shared_limit", c->shared_limit, 0},
+        {"act_alpha", c->act_alpha, 1},         {"act_beta", c->act_beta, 1},
+        {"logit_softcap", c->logit_softcap, 0}, {"sparsemixer_eps", c->sparsemixer_eps, 0},
+        {"renorm_eps", c->renorm_eps, 0},       {"renorm_floor", c->renorm_floor, 0},
+        {"routed_scale", c->routed_scale, 1},   {"shared_scale", c->shared_scale, 1},
+    };
+    for (size_t i = 0; i < sizeof constants / sizeof *constants; i++)
+        if (!isfinite(constants[i].has) || (constants[i].has < 0 && !constants[i].negative))
+            return moewe_fail(MOEWE_E_ARG, "moewe_config.%s is %g, needs a finite number%s", constants[i].field,
+                              (double)constants[i].has, constants[i].negative ? "" : ", 0 or more");
+    if (c->act == MOEWE_ACT_SWIGLU_OAI && c->act_alpha == 0 && c->act_beta == 0)
+        return moewe_fail(MOEWE_E_ARG, "moewe_config.act_alpha and act_beta are 0, MOEWE_ACT_SWIGLU_OAI needs its constants "
+                                       "(gpt-oss: 1.702 and 1)");
+    return MOEWE_OK;
+}
+
 moewe_status moewe_config_canonical(const moewe_config *cfg, moewe_config *out, char name[MOEWE_NAME_BYTES])
 {
     moewe_config c;
@@ -73,7 +86,7 @@ moewe_status moewe_config_canonical(const moewe_config *cfg, moewe_config *out, 
     CHECK(in_range("n_null", c.n_null, 0, EXPERTS_MAX));
     CHECK(in_range("max_tokens", c.max_tokens, 1, INT32_MAX));
     CHECK(in_range("score", c.score, 0, MOEWE_SCORE_GIVEN));
-    CHECK(in_range("act", c.act, 0, MOEWE_ACT_GELU));
+    CHECK(in_range("act", c.act, 0, MOEWE_ACT_GELU_TANH));
 
     int64_t choices = (int64_t)c.n_experts + c.n_null;
     int64_t most = c.score == MOEWE_SCORE_GIVEN || choices > TOP_K_MAX ? TOP_K_MAX : choices;
@@ -93,16 +106,9 @@ moewe_status moewe_config_canonical(const moewe_config *cfg, moewe_config *out, 
     if (c.score == MOEWE_SCORE_GIVEN && c.flags & MOEWE_FLAG_RENORMALIZE)
         return moewe_fail(MOEWE_E_ARG, "moewe_config.flags has MOEWE_FLAG_RENORMALIZE, needs it clear with "
                                        "MOEWE_SCORE_GIVEN: given weights are used as they are");
-    CHECK(finite_field("act_limit", c.act_limit));
-    CHECK(finite_field("act_alpha", c.act_alpha));
-    CHECK(finite_field("act_beta", c.act_beta));
-    CHECK(finite_field("routed_scale", c.routed_scale));
-    CHECK(finite_field("sparsemixer_eps", c.sparsemixer_eps));
-    CHECK(finite_field("renorm_eps", c.renorm_eps));
-    CHECK(finite_field("renorm_floor", c.renorm_floor));
-    if (c.act_limit < 0)
-        return moewe_fail(MOEWE_E_ARG, "moewe_config.act_limit is %f, needs 0 or more", (double)c.act_limit);
+    CHECK(check_constants(&c));
     if (c.routed_scale == 0) c.routed_scale = 1;
+    if (c.shared_scale == 0) c.shared_scale = 1;
 
     size_t n = c.name ? strlen(c.name) : 0;
     if (n >= MOEWE_NAME_BYTES) n = MOEWE_NAME_BYTES - 1;

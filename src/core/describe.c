@@ -2,7 +2,8 @@
 #include "core.h"
 
 static const char *const stage_names[] = {"route", "sort", "gemm1", "gemm2", "combine"};
-static const char *const act_names[] = {"swiglu", "swiglu_oai", "geglu", "geglu_tanh", "reglu", "relu2", "silu", "gelu"};
+static const char *const act_names[] = {"swiglu", "swiglu_step", "swiglu_oai", "geglu", "geglu_tanh", "reglu",
+                                        "relu2",  "relu",        "silu",       "gelu",  "gelu_tanh"};
 
 static const char *score_name(int32_t score)
 {
@@ -32,9 +33,16 @@ size_t moewe_plan_describe(const moewe_plan *plan, char *buf, size_t cap)
     if (c->n_group)
         LINE("groups: %d of %d, ranked by the sum of the %d best\n", c->top_group, c->n_group, c->group_best);
     if (c->latent) LINE("latent: experts work on %d columns\n", c->latent);
-    if (c->shared_inter) LINE("shared expert: %d\n", c->shared_inter);
-    LINE("router: %s%s, scale %g\n", score_name(c->score), c->flags & MOEWE_FLAG_RENORMALIZE ? ", renormalized" : "",
+    if (c->shared_inter) {
+        LINE("shared expert: %d", c->shared_inter);
+        if (c->shared_limit > 0) LINE(", limit %g", (double)c->shared_limit);
+        if (c->shared_scale != 1) LINE(", scale %g", (double)c->shared_scale);
+        LINE("\n");
+    }
+    LINE("router: %s%s, scale %g", score_name(c->score), c->flags & MOEWE_FLAG_RENORMALIZE ? ", renormalized" : "",
          (double)c->routed_scale);
+    if (c->logit_softcap > 0) LINE(", logits capped at %g", (double)c->logit_softcap);
+    LINE("\n");
     LINE("activation: %s", act_names[c->act]);
     if (c->act == MOEWE_ACT_SWIGLU_OAI) LINE(", alpha %g, beta %g", (double)c->act_alpha, (double)c->act_beta);
     if (c->act_limit > 0) LINE(", limit %g", (double)c->act_limit);

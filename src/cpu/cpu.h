@@ -103,7 +103,7 @@ uint64_t cpu_route_tile_bytes(const moewe_config *cfg);
 
 /* Chooses top_k experts from logits[n_experts + n_null] and weighs them; hashed: takes these ids instead, if
  * not NULL.  scratch has cpu_choice_floats floats. */
-void    cpu_choose_experts(const moewe_config *cfg, const float *logits, const float *select_bias, const int32_t *hashed,
+void    cpu_choose_experts(const moewe_config *cfg, const moewe_weights *w, const float *logits, const int32_t *hashed,
                            float *scratch, int32_t *ids, float *weights);
 int64_t cpu_choice_floats(const moewe_config *cfg);
 

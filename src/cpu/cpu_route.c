@@ -11,7 +11,7 @@ static inline float rank_of(float v)
 
 int64_t cpu_choice_floats(const moewe_config *cfg)
 {
-    return 2 * ((int64_t)cfg->n_experts + cfg->n_null) + 2 * (int64_t)cfg->n_group;
+    return 3 * ((int64_t)cfg->n_experts + cfg->n_null) + 2 * (int64_t)cfg->n_group;
 }
 
 static void softmax(float *v, int32_t n)
@@ -107,7 +107,7 @@ static void sparsemixer(const moewe_config *cfg, const float *logits, float *lef
     }
 }
 
-static void choose_and_weigh(const moewe_config *cfg, const float *logits, const float *select_bias, const int32_t *hashed,
+static void choose_and_weigh(const moewe_config *cfg, const moewe_weights *w, const float *logits, const int32_t *hashed,
                              float *scratch, int32_t *ids, float *weights)
 {
     int32_t n = cfg->n_experts + cfg->n_null;
@@ -115,8 +115,11 @@ static void choose_and_weigh(const moewe_config *cfg, const float *logits, const
     score_all(cfg, logits, score, n);
     if (hashed) {
         memmove(ids, hashed, (size_t)cfg->top_k * sizeof *ids);
+    } else if (!w->select_bias && !cfg->n_group) {
+        /* Every score rises with its logit, but in f32 a saturated one ties where the logits do not. */
+        top_k(cfg, logits, n, open, ids, weights);
     } else {
-        for (int32_t e = 0; e < n; e++) choice[e] = select_bias ? score[e] + select_bias[e] : score[e];
+        for (int32_t e = 0; e < n; e++) choice[e] = w->select_bias ? score[e] + w->select_bias[e] : score[e];
         if (cfg->n_group) open_groups(cfg, choice, sums, open);
         top_k(cfg, choice, n, open, ids, weights);
     }
@@ -125,13 +128,23 @@ static void choose_and_weigh(const moewe_config *cfg, const float *logits, const
     if (cfg->score == MOEWE_SCORE_SOFTMAX_TOPK) softmax(weights, cfg->top_k);
 }
 
-void cpu_choose_experts(const moewe_config *cfg, const float *logits, const float *select_bias, const int32_t *hashed,
+/* c * tanh(logit / c) */
+static const float *cap(const moewe_config *cfg, const float *logits, float *capped, int32_t n)
+{
+    if (!(cfg->logit_softcap > 0)) return logits;
+    for (int32_t e = 0; e < n; e++) capped[e] = cfg->logit_softcap * tanhf(logits[e] / cfg->logit_softcap);
+    return capped;
+}
+
+void cpu_choose_experts(const moewe_config *cfg, const moewe_weights *w, const float *logits, const int32_t *hashed,
                         float *scratch, int32_t *ids, float *weights)
 {
+    int32_t n = cfg->n_experts + cfg->n_null;
+    logits = cap(cfg, logits, scratch, n);
     if (cfg->score == MOEWE_SCORE_SPARSEMIXER)
-        sparsemixer(cfg, logits, scratch, cfg->n_experts + cfg->n_null, ids, weights);
+        sparsemixer(cfg, logits, scratch + n, n, ids, weights);
     else
-        choose_and_weigh(cfg, logits, select_bias, hashed, scratch, ids, weights);
+        choose_and_weigh(cfg, w, logits, hashed, scratch + n, ids, weights);
     if (cfg->flags & MOEWE_FLAG_RENORMALIZE) {
         float sum = 0.0f;
         for (int32_t s = 0; s < cfg->top_k; s++) sum += weights[s];
@@ -139,5 +152,8 @@ void cpu_choose_experts(const moewe_config *cfg, const float *logits, const floa
         if (sum < cfg->renorm_floor) sum = cfg->renorm_floor;
         for (int32_t s = 0; s < cfg->top_k; s++) weights[s] = sum == 0.0f ? 0.0f : weights[s] / sum;
     }
-    for (int32_t s = 0; s < cfg->top_k; s++) weights[s] *= cfg->routed_scale;
+    for (int32_t s = 0; s < cfg->top_k; s++) {
+        weights[s] *= cfg->routed_scale;
+        if (w->expert_scale && ids[s] >= 0 && ids[s] < n) weights[s] *= w->expert_scale[ids[s]];
+    }
 }

@@ -29,7 +29,7 @@ typedef struct run_state {
     const moewe_weights *w;
     const moewe_io      *io;
     cpu_views            v;
-    cpu_act              act;
+    cpu_act              act, shared_act;
     moewe_stage          first, last;
     int32_t              n_tokens;  /* valid ones */
     run_phase            phase;
@@ -86,7 +86,9 @@ static const int32_t *chunk_ids(const run_state *s)
 static float pair_weight(const run_state *s, int32_t pair)
 {
     if (s->v.weights) return s->v.weights[pair];
-    return s->io->topk_weights[(int64_t)s->token0 * s->cfg->top_k + pair] * s->cfg->routed_scale;
+    int64_t at = (int64_t)s->token0 * s->cfg->top_k + pair;
+    float scale = s->w->expert_scale ? s->w->expert_scale[s->io->topk_ids[at]] : 1.0f;
+    return s->io->topk_weights[at] * s->cfg->routed_scale * scale;
 }
 
 /* ---- ROUTE --------------------------------------------------------------------- */
@@ -122,7 +124,7 @@ static void shared_weights(const run_state *s, int32_t token, int32_t n)
     const void *rows[ROUTE_TOKENS];
     _Alignas(64) float c[ROUTE_TOKENS * CPU_COLS];
     if (!m->data && !m->experts) {
-        for (int32_t r = 0; r < n; r++) s->v.shared[token + r] = 1.0f;
+        for (int32_t r = 0; r < n; r++) s->v.shared[token + r] = s->cfg->shared_scale;
         return;
     }
     cpu_panel panel = cpu_panel_of(m, (moewe_shape){1, 1, s->cfg->hidden}, 0, 0);
@@ -130,7 +132,7 @@ static void shared_weights(const run_state *s, int32_t token, int32_t n)
     s->kernels->tile(rows, s->cfg->x_dtype, n, &panel, m->dtype, s->cfg->hidden, c);
     for (int32_t r = 0; r < n; r++) {
         float logit = c[r * CPU_COLS] + (m->bias ? m->bias[0] : 0.0f);
-        s->v.shared[token + r] = 1.0f / (1.0f + expf(-logit));
+        s->v.shared[token + r] = s->cfg->shared_scale / (1.0f + expf(-logit));
     }
 }
 
@@ -158,8 +160,7 @@ static void route_task(const run_state *s, int32_t task, int32_t thread)
             const float *row = s->io->logits ? s->io->logits + (int64_t)(s->token0 + token + r) * width
                                              : logits + (int64_t)r * width;
             int64_t pair = (int64_t)(token + r) * cfg->top_k;
-            cpu_choose_experts(cfg, row, s->w->select_bias, hashed_ids(s, token + r), scratch, s->v.ids + pair,
-                               s->v.weights + pair);
+            cpu_choose_experts(cfg, s->w, row, hashed_ids(s, token + r), scratch, s->v.ids + pair, s->v.weights + pair);
         }
     }
     if (cfg->shared_inter) shared_weights(s, token, n);
@@ -332,7 +333,7 @@ static void gemm1_task(const run_state *s, int32_t task)
             float *u = uc + r * CPU_COLS, *gr = gated ? gc + r * CPU_COLS : NULL;
             if (up->bias) add_bias(u, up->bias + (int64_t)expert * inter + col, up_panel.cols);
             if (gated && gate->bias) add_bias(gr, gate->bias + (int64_t)expert * inter + col, up_panel.cols);
-            s->kernels->act(&s->act, gr, u, up_panel.cols);
+            s->kernels->act(shared ? &s->shared_act : &s->act, gr, u, up_panel.cols);
             uint8_t *mid = s->v.mid + g->mid + ((uint64_t)(row + r) * (uint64_t)inter + (uint64_t)col) * each;
             s->kernels->from_f32(mid, cfg->x_dtype, u, up_panel.cols);
         }
@@ -523,7 +524,8 @@ moewe_status cpu_run(const moewe_plan *plan, const moewe_weights *w, const moewe
     const moewe_config *cfg = &plan->cfg;
     const cpu_state *state = cpu_of(plan->dev);
     run_state s = {.plan = plan, .cfg = cfg, .kernels = state->kernels, .w = w, .io = io, .first = first, .last = last,
-                   .act = {cfg->act, cfg->act_limit, cfg->act_alpha, cfg->act_beta}, .n_tokens = io->n_tokens};
+                   .act = {cfg->act, cfg->act_limit, cfg->act_alpha, cfg->act_beta},
+                   .shared_act = {cfg->act, cfg->shared_limit, cfg->act_alpha, cfg->act_beta}, .n_tokens = io->n_tokens};
     carve c = {.base = base};
     cpu_book(plan, &c, &s.v);
     if (io->n_valid && *io->n_valid < s.n_tokens) s.n_tokens = *io->n_valid < 0 ? 0 : *io->n_valid;

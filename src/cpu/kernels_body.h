@@ -138,27 +138,37 @@ static inline float positive(float x)
     return x < 0.0f ? 0.0f : x;
 }
 
-#define ACT_LOOP(value)                                                                                                \
+#define GATED(value)                                                                                                   \
     for (int32_t i = 0; i < n; i++) {                                                                                  \
-        float gate = g ? at_most(g[i], gate_limit) : 0.0f;                                                             \
-        float up = g ? within(u[i], gate_limit) : at_most(u[i], gate_limit);                                           \
+        float raw = g[i], gate = at_most(raw, limit), up = within(u[i], limit);                                        \
+        (void)raw;                                                                                                     \
         (void)gate;                                                                                                    \
+        u[i] = (value);                                                                                                \
+    }                                                                                                                  \
+    break
+
+#define UNGATED(value)                                                                                                 \
+    for (int32_t i = 0; i < n; i++) {                                                                                  \
+        float up = at_most(u[i], limit);                                                                               \
         u[i] = (value);                                                                                                \
     }                                                                                                                  \
     break
 
 static void act(const cpu_act *a, const float *g, float *u, int32_t n)
 {
-    const float gate_limit = a->limit > 0 ? a->limit : INFINITY, alpha = a->alpha, beta = a->beta;
+    const float limit = a->limit > 0 ? a->limit : INFINITY, alpha = a->alpha, beta = a->beta;
     switch (a->kind) {
-    case MOEWE_ACT_SWIGLU: ACT_LOOP(silu_f32(gate) * up);
-    case MOEWE_ACT_SWIGLU_OAI: ACT_LOOP(gate * sigmoid_f32(alpha * gate) * (up + beta));
-    case MOEWE_ACT_GEGLU: ACT_LOOP(gelu_f32(gate) * up);
-    case MOEWE_ACT_GEGLU_TANH: ACT_LOOP(gelu_tanh_f32(gate) * up);
-    case MOEWE_ACT_REGLU: ACT_LOOP(positive(gate) * up);
-    case MOEWE_ACT_RELU2: ACT_LOOP(positive(up) * positive(up));
-    case MOEWE_ACT_SILU: ACT_LOOP(silu_f32(up));
-    default: ACT_LOOP(gelu_f32(up));
+    case MOEWE_ACT_SWIGLU: GATED(silu_f32(gate) * up);
+    case MOEWE_ACT_SWIGLU_STEP: GATED(at_most(silu_f32(raw), limit) * up);
+    case MOEWE_ACT_SWIGLU_OAI: GATED(gate * sigmoid_f32(alpha * gate) * (up + beta));
+    case MOEWE_ACT_GEGLU: GATED(gelu_f32(gate) * up);
+    case MOEWE_ACT_GEGLU_TANH: GATED(gelu_tanh_f32(gate) * up);
+    case MOEWE_ACT_REGLU: GATED(positive(gate) * up);
+    case MOEWE_ACT_RELU2: UNGATED(positive(up) * positive(up));
+    case MOEWE_ACT_RELU: UNGATED(positive(up));
+    case MOEWE_ACT_SILU: UNGATED(silu_f32(up));
+    case MOEWE_ACT_GELU: UNGATED(gelu_f32(up));
+    default: UNGATED(gelu_tanh_f32(up));
     }
 }
 
