@@ -17,7 +17,7 @@ all: $(BUILD)/CMakeCache.txt ## build the library and the program
 
 DEMO = Question: Maya has 92 balloons. Max has 5 times as many. How many more does Max have?
 
-demo: all ## answer a word problem with the checkpoint in models/, and show where every byte is
+demo: all ## answer a word problem with the checkpoint in models/, and show where the memory goes
 	@printf '\n%s\nAnswer:' "$(DEMO)"
 	@$(BUILD)/moewe generate models/wordmath --stats --stop 'Question:' --prompt "$$(printf '%s\nAnswer:' "$(DEMO)")"
 
@@ -36,8 +36,9 @@ install-check: all ## install into a scratch folder and build a program against 
 deps: ## install the packages that the build needs (Debian, as root)
 	tools/deps.sh --install
 
-clean:
+clean: ## remove what was built
 	rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-tsan
 
 help:
 	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*##/\t/'
+	@echo 'variables: BUILD=folder TYPE=Release|Debug FLAGS="cmake options" JOBS=n'

@@ -27,9 +27,15 @@
  *          the first (same stream, or an event between).  moewe_workspace: reserve,
  *          lock, unlock and destroy from one thread at a time and with no lane
  *          out; acquire, release and stats from any thread, none of which waits.
- *          moewe_last_error is per thread.
+ *          moewe_last_error is per thread.  A run that finds the device's threads busy with
+ *          another caller's run works on its own thread alone: nobody waits.
  *
- * STREAMS  On a CUDA device moewe_run only enqueues.  It never synchronises, never
+ * LIVES    A device outlives its plans and workspaces.  A plan may be destroyed after it was
+ *          reserved, a workspace before or after its plans.  Packed weights may be shared by all plans
+ *          of one kind of device that agree in hidden, inter, expert counts, latent, shared_inter, whether act
+ *          is gated, and w_dtype: the layout depends on shapes and dtypes only.
+ *
+ * STREAMS  (No CUDA back end exists yet; what follows is what one will promise.)  On a CUDA device moewe_run only enqueues.  It never synchronises, never
  *          reads device memory on the host, and so may always be captured in a
  *          CUDA graph.  On a CPU device it returns when y is written.
  *
@@ -342,8 +348,9 @@ typedef struct moewe_weights {
 /* Room to repack src as the plan's kernels stream it.  need.bytes == 0: nothing to pack. */
 MOEWE_API moewe_status moewe_weights_need(const moewe_plan *plan, const moewe_weights *src, moewe_need *out);
 
-/* Fills mem (exactly as needed above, or larger) and writes views of it to out; src is no longer
- * needed afterwards but for its biases.  Plain weights run too, more slowly, with the same bits. */
+/* Fills mem (exactly as needed above, or larger) and writes views of it to out, which needs no
+ * MOEWE_INIT; of src, only what bias, select_bias, expert_scale and hash_ids point at is needed afterwards.  Plain weights run
+ * too, more slowly, with the same bits. */
 MOEWE_API moewe_status moewe_weights_pack(const moewe_plan *plan, const moewe_weights *src, moewe_span mem,
                                           void *stream, moewe_weights *out);
 
@@ -423,7 +430,7 @@ typedef struct moewe_workspace_stats {
     int32_t     locked;
     uint64_t    lane_bytes;
     uint64_t    used_peak;      /* largest plan actually run: what a tighter reserve would save */
-    uint64_t    refused;        /* acquires and runs turned away: too small, busy or stale */
+    uint64_t    refused;        /* acquires and runs turned away: not locked, too small, busy, stale, released */
     const char *largest;        /* name of the plan that set lane_bytes; valid until the next reserve */
 } moewe_workspace_stats;
 
@@ -433,6 +440,7 @@ MOEWE_API moewe_status moewe_workspace_reserve(moewe_workspace *ws, const moewe_
 MOEWE_API moewe_status moewe_workspace_need(const moewe_workspace *ws, moewe_need *out);
 MOEWE_API moewe_status moewe_workspace_lock(moewe_workspace *ws, moewe_span mem);
 MOEWE_API moewe_status moewe_workspace_unlock(moewe_workspace *ws);
+/* out is made with MOEWE_INIT first. */
 MOEWE_API moewe_status moewe_workspace_stats_get(const moewe_workspace *ws, moewe_workspace_stats *out);
 
 /* Never waits: MOEWE_E_BUSY when the lane (or, with MOEWE_LANE_ANY, every lane) is out.  A lane may
@@ -441,7 +449,8 @@ MOEWE_API moewe_status moewe_workspace_stats_get(const moewe_workspace *ws, moew
 MOEWE_API moewe_status moewe_lane_acquire(moewe_workspace *ws, int32_t index, moewe_lane *out);
 MOEWE_API moewe_status moewe_lane_release(moewe_workspace *ws, const moewe_lane *lane);
 
-/* moewe_run, after checking that the lane is current, out, and large enough. */
+/* moewe_run, after checking that the lane is current (else MOEWE_E_STALE), out to this caller and not
+ * released (else MOEWE_E_ARG, as for releasing it twice), and large enough (else MOEWE_E_WS_SMALL). */
 MOEWE_API moewe_status moewe_run_lane(moewe_workspace *ws, const moewe_lane *lane, const moewe_plan *plan,
                                       const moewe_weights *w, const moewe_io *io, void *stream);
 

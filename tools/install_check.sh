@@ -26,5 +26,6 @@ endforeach()
 TEXT
 cmake -S "$work/user" -B "$work/user/build" -DCMAKE_PREFIX_PATH="$work/prefix" >/dev/null
 cmake --build "$work/user/build" >/dev/null
-"$work/user/build/shared"
-"$work/user/build/static"
+"$work/user/build/shared" >/dev/null
+"$work/user/build/static" >/dev/null
+echo "ok: pkg-config, find_package with the shared and with the static library"

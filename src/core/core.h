@@ -40,8 +40,9 @@ typedef struct moewe_rows {
 moewe_status moewe_rows_check(const char *where, const moewe_rows *rows);
 moewe_status moewe_rows_apart(const char *where, const moewe_rows *a, const moewe_rows *b);
 
-int32_t     moewe_env_threads(void); /* 0 = unset */
-const char *moewe_env_backend(void); /* NULL = unset */
+/* Values of environment variables; NULL = unset. */
+const char *moewe_env_threads(void);
+const char *moewe_env_backend(void);
 int         moewe_env_log(moewe_log_level *level); /* 1 when set */
 
 /* Appends like snprintf to a text whose length so far is *len; cap counts from buf. */

@@ -2,6 +2,7 @@
 #include "core.h"
 
 #include <sched.h>
+#include <stdlib.h>
 
 const moewe_backend *const moewe_backends[] = {
 #if defined(__x86_64__)
@@ -17,6 +18,24 @@ static int32_t usable_cores(void)
     if (sched_getaffinity(0, sizeof set, &set)) return 1;
     int n = CPU_COUNT(&set);
     return n < 1 ? 1 : n > THREADS_MAX ? THREADS_MAX : n;
+}
+
+static moewe_status choose_threads(const moewe_device_desc *d, int32_t *out)
+{
+    const char *from_env = moewe_env_threads();
+    int32_t n = d->n_threads ? d->n_threads : d->executor ? d->executor->n_threads : 0;
+    if (!n && from_env) {
+        char *end;
+        long value = strtol(from_env, &end, 10);
+        if (*end || value < 1 || value > THREADS_MAX)
+            return moewe_fail(MOEWE_E_ARG, "moewe_device_open: MOEWE_THREADS is '%s', needs 1 to %d", from_env, THREADS_MAX);
+        n = (int32_t)value;
+    }
+    if (!n) n = usable_cores();
+    if (n < 1 || n > THREADS_MAX)
+        return moewe_fail(MOEWE_E_ARG, "moewe_device_open: n_threads is %d, needs 1 to %d", n, THREADS_MAX);
+    *out = n;
+    return MOEWE_OK;
 }
 
 static moewe_status choose_backend(const moewe_device_desc *d, const moewe_backend **out)
@@ -40,7 +59,8 @@ static moewe_status choose_backend(const moewe_device_desc *d, const moewe_backe
         size_t len = 0;
         for (int i = 0; moewe_backends[i]; i++)
             moewe_append(names, sizeof names, &len, "%s%s", i ? ", " : "", moewe_backends[i]->name);
-        return moewe_fail(MOEWE_E_ARG, "moewe_device_open: backend is '%s', this build has %s", name, names);
+        return moewe_fail(MOEWE_E_ARG, "moewe_device_open: %s is '%s', this build has %s",
+                          d->backend ? "backend" : "MOEWE_BACKEND", name, names);
     }
     if (name && !tried)
         return moewe_fail(MOEWE_E_ARG, "moewe_device_open: backend '%s' is not of device kind %d", name, d->kind);
@@ -79,12 +99,9 @@ moewe_status moewe_device_open(const moewe_device_desc *desc, moewe_device **out
 
     moewe_allocator a = {0};
     if (d.allocator) a = *d.allocator;
-    int32_t threads = d.n_threads;
-    if (!threads && d.executor) threads = d.executor->n_threads;
-    if (!threads) threads = moewe_env_threads();
-    if (!threads) threads = usable_cores();
-    if (threads < 1 || threads > THREADS_MAX)
-        return moewe_fail(MOEWE_E_ARG, "moewe_device_open: n_threads is %d, needs 1 to %d", threads, THREADS_MAX);
+    int32_t threads = 0;
+    s = choose_threads(&d, &threads);
+    if (s) return s;
 
     moewe_device *dev = moewe_host_alloc(&a, sizeof *dev, MOEWE_ALIGN);
     if (!dev) return moewe_fail(MOEWE_E_NOMEM, "moewe_device_open: no %zu bytes for a device", sizeof *dev);

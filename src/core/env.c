@@ -22,14 +22,9 @@ const char *moewe_env_backend(void)
     return value_of(ENV_BACKEND);
 }
 
-int32_t moewe_env_threads(void)
+const char *moewe_env_threads(void)
 {
-    const char *v = value_of(ENV_THREADS);
-    char *end;
-    if (!v) return 0;
-    long n = strtol(v, &end, 10);
-    /* Out of range reads as -1, which the check of n_threads refuses by name. */
-    return *end || n < 1 || n > INT32_MAX ? -1 : (int32_t)n;
+    return value_of(ENV_THREADS);
 }
 
 int moewe_env_log(moewe_log_level *level)

@@ -120,7 +120,14 @@ static uint64_t need(moewe_plan *plan, int32_t chunk, uint64_t mid)
  * goes on with the next experts, so more room would buy nothing.  Tokens in a chunk are what weights
  * are read again for: f32 results go straight to y and a token costs only its maps; others need an f32
  * row of hidden for each token of a chunk, as latent experts do of latent. */
-enum { MID_BYTES = 2 << 20, MID_ROWS = 64, ACC_BYTES = 2 << 20, ACC_TOKENS = 512, CHUNK_TOKENS = 16384 };
+enum {
+    MID_BYTES = 2 << 20,
+    MID_ROWS = 64,
+    ACC_BYTES = 2 << 20,
+    ACC_TOKENS = 512,
+    CHUNK_TOKENS = 16384,
+    SMALL_BYTES = 1 << 20
+};
 
 static int32_t most_tokens(const moewe_config *c)
 {
@@ -146,11 +153,23 @@ static uint64_t most_mid(const moewe_config *c, int32_t chunk, uint64_t rows_cap
     return moewe_align_up(mid, MOEWE_ALIGN);
 }
 
+/* What one pass over all pairs takes that keeps nothing but their activated rows and 16 bytes of maps
+ * each: more than that is never worth it, but where it is next to nothing. */
+static uint64_t one_pass(const moewe_plan *plan)
+{
+    const moewe_config *c = &plan->cfg;
+    uint64_t pairs = (uint64_t)c->max_tokens * (uint64_t)c->top_k;
+    uint64_t bytes = moewe_add(moewe_mul(pairs, row_bytes(c, c->inter) + 16),
+                               (uint64_t)plan->dev->n_threads * cpu_route_tile_bytes(c));
+    return bytes > SMALL_BYTES ? bytes : SMALL_BYTES;
+}
+
 void cpu_choose(moewe_plan *plan, uint64_t limit)
 {
     const moewe_config *c = &plan->cfg;
     int32_t most = most_tokens(c), low = 1, high = most;
     uint64_t mid = most_mid(c, most, MID_ROWS, MID_BYTES);
+    if (limit == UINT64_MAX) limit = one_pass(plan);
     if (need(plan, most, mid) <= limit) return;
 
     /* The most tokens that leave room for MID_ROWS rows, then rows in all the room that is left: need
