@@ -37,9 +37,11 @@ static moewe_status check_groups(moewe_config *c)
     if (c->n_experts % c->n_group)
         return moewe_fail(MOEWE_E_ARG, "moewe_config.n_group is %d, needs a divisor of n_experts %d", c->n_group,
                           c->n_experts);
-    if (c->score == MOEWE_SCORE_GIVEN || c->n_null)
+    if (c->score >= MOEWE_SCORE_SPARSEMIXER || c->n_null)
         return moewe_fail(MOEWE_E_ARG, "moewe_config.n_group is %d, needs 0 with %s", c->n_group,
-                          c->n_null ? "n_null" : "MOEWE_SCORE_GIVEN");
+                          c->n_null                             ? "n_null"
+                          : c->score == MOEWE_SCORE_SPARSEMIXER ? "MOEWE_SCORE_SPARSEMIXER"
+                                                                : "MOEWE_SCORE_GIVEN");
     if (!c->group_best) c->group_best = 1;
     CHECK(in_range("top_group", c->top_group, 1, c->n_group));
     CHECK(in_range("group_best", c->group_best, 1, c->n_experts / c->n_group));

@@ -91,6 +91,8 @@ moewe_status moewe_weights_check(const moewe_plan *plan, const char *where, cons
     if (w->hash_ids && (plan->cfg.score >= MOEWE_SCORE_SPARSEMIXER || w->hash_rows < 1))
         return moewe_fail(MOEWE_E_ARG, "%s: weights.hash_ids has %d rows for moewe_score %d, needs at least 1 row and a score for each expert",
                           where, w->hash_rows, plan->cfg.score);
+    if (w->select_bias && plan->cfg.score == MOEWE_SCORE_SPARSEMIXER)
+        return moewe_fail(MOEWE_E_ARG, "%s: weights.select_bias is given, MOEWE_SCORE_SPARSEMIXER chooses by logits and needs it NULL", where);
     if (w->reserved2) return moewe_fail(MOEWE_E_ARG, "%s: moewe_weights.reserved2 is %d, needs 0", where, w->reserved2);
     for (int p = 0; p < MOEWE_PART_COUNT; p++) {
         int required = p == MOEWE_PART_ROUTER ? need_router : p != MOEWE_PART_SHARED_SCALE;

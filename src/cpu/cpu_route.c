@@ -102,7 +102,7 @@ static void sparsemixer(const moewe_config *cfg, const float *logits, float *lef
             if (!((most - logits[e]) / size > 2.0f * cfg->sparsemixer_eps)) sum += expf(left[e] - most);
         }
         ids[s] = best;
-        weights[s] = 1.0f / sum;
+        weights[s] = most == -INFINITY ? 0.0f : 1.0f / sum; /* nothing finite is left: a masked expert weighs nothing */
         left[best] = -INFINITY;
     }
 }

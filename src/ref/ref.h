@@ -29,15 +29,20 @@ int    ref_absent(const moewe_matrix *m);
 /* cfg with the defaults that moewe.h states filled in. */
 moewe_config ref_defaults(const moewe_config *cfg);
 
+/* Width of the rows that routed experts read and write. */
+int32_t ref_width(const moewe_config *cfg);
+
 /* y_r = sum_c m[expert][r][c] * x_c + bias_r. */
 void ref_gemv(const moewe_matrix *m, int32_t expert, int32_t rows, int32_t cols, const ref_value *x, ref_value *y);
 
-/* Activation of one gate value (ignored by ungated acts) and one up value, clamped first. */
+/* Activation of one gate value (ignored by ungated acts) and one up value, clamped to limit (0 = not). */
 int       ref_gated(int32_t act);
-ref_value ref_act(const moewe_config *cfg, ref_value gate, ref_value up);
+ref_value ref_act(const moewe_config *cfg, double limit, ref_value gate, ref_value up);
 
-/* ROUTE.  Logits are [n_experts + n_null].  Scores are what the choice compares, before the bias. */
+/* ROUTE.  Logits are [n_experts + n_null].  Scores are what the choice compares, before the bias, where there is a
+ * bias or there are groups; without either it compares the logits. */
 void ref_logits(const moewe_config *cfg, const moewe_weights *w, const ref_value *x, ref_value *logits);
+void ref_softcap(const moewe_config *cfg, ref_value *logits);
 void ref_scores(const moewe_config *cfg, const ref_value *logits, ref_value *scores);
 
 /* The top_k ids, best first.  margin: by how much the choice could have gone otherwise, the least gap
@@ -46,27 +51,34 @@ void ref_scores(const moewe_config *cfg, const ref_value *logits, ref_value *sco
 void ref_choose(const moewe_config *cfg, const ref_value *scores, const float *select_bias, int32_t *ids,
                 ref_value *margin);
 
-/* Weights of the chosen: softmax over them where the config says so, renormalised, scaled once. */
-void ref_weights(const moewe_config *cfg, const ref_value *scores, const int32_t *ids, ref_value *weights);
+/* Weights of the chosen before renormalising: their scores, or a softmax over them.  An id that is no expert
+ * weighs 0 and takes no part in a softmax. */
+void ref_weigh(const moewe_config *cfg, const ref_value *scores, const int32_t *ids, ref_value *weights);
 
-/* Routing of one token, by logits, router or given ids.  scratch: 2 * (n_experts + n_null) values. */
+/* SPARSEMIXER chooses and weighs in one: margin counts the order of the choices and who is in play too. */
+void ref_sparsemixer(const moewe_config *cfg, const ref_value *logits, int32_t *ids, ref_value *weights,
+                     ref_value *margin);
+
+/* Renormalised where the config says so, and scaled once, by expert_scale too (NULL: none). */
+void ref_finish(const moewe_config *cfg, const float *expert_scale, const int32_t *ids, ref_value *weights);
+
+/* Routing of one token, by logits, router, table or given ids.  scratch: 2 * (n_experts + n_null) values. */
 void ref_route(const moewe_config *cfg, const moewe_weights *w, const moewe_io *io, int32_t token, const ref_value *x,
                int32_t *ids, ref_value *weights, ref_value *margin, ref_value *scratch);
 
-/* GEMM1 with activation, stored in x_dtype, and GEMM2 of an expert or (expert < 0) of the shared one.
- * scratch: 2 values. */
+/* latent_in . x, stored in x_dtype. */
+void ref_latent_in(const moewe_config *cfg, const moewe_weights *w, const ref_value *x, ref_value *z);
+
+/* GEMM1 with activation, stored in x_dtype, and GEMM2 of an expert or (expert < 0) of the shared one. */
 void ref_gemm1(const moewe_config *cfg, const moewe_weights *w, int32_t expert, const ref_value *x, ref_value *mid);
 void ref_gemm2(const moewe_config *cfg, const moewe_weights *w, int32_t expert, const ref_value *mid, ref_value *out);
 
 /* How many values ref_layer_row needs as scratch. */
 size_t ref_scratch(const moewe_config *cfg);
 
-/* One token, all stages.  ids and weights (top_k each) and margin are written as by ref_route; with
- * forced_ids they are taken from there and only the weights are computed (to go on after a near tie).
- * y (hidden) is not yet rounded to y_dtype, its bound has room for that. */
+/* One token, all stages.  ids and weights (top_k each) and margin are written as by ref_route; y (hidden) is not yet rounded to y_dtype, its bound has room for that. */
 void ref_layer_row(const moewe_config *cfg, const moewe_weights *w, const moewe_io *io, int32_t token,
-                   const int32_t *forced_ids, int32_t *ids, ref_value *weights, ref_value *margin, ref_value *y,
-                   ref_value *scratch);
+                   int32_t *ids, ref_value *weights, ref_value *margin, ref_value *y, ref_value *scratch);
 
 /* Room that `terms` f32 roundings take in a sum of magnitude `sum_abs`. */
 double ref_error_bound(double terms, double sum_abs);

@@ -17,12 +17,24 @@ moewe_config ref_defaults(const moewe_config *cfg)
     if (c.y_dtype == MOEWE_DTYPE_DEFAULT) c.y_dtype = c.x_dtype;
     if (c.group_best == 0) c.group_best = 1;
     if (c.routed_scale == 0.0f) c.routed_scale = 1.0f;
+    if (c.shared_scale == 0.0f) c.shared_scale = 1.0f;
     return c;
 }
 
 void ref_logits(const moewe_config *cfg, const moewe_weights *w, const ref_value *x, ref_value *logits)
 {
     ref_gemv(&w->router, 0, cfg->n_experts + cfg->n_null, cfg->hidden, x, logits);
+}
+
+void ref_softcap(const moewe_config *cfg, ref_value *logits)
+{
+    double cap = cfg->logit_softcap;
+
+    if (!(cap > 0.0)) return;
+    for (int32_t i = 0; i < cfg->n_experts + cfg->n_null; i++) { /* slopes of c tanh(z / c) stay below 1 */
+        logits[i].v = cap * tanh(logits[i].v / cap);
+        logits[i].e += ref_error_bound(FUNCTION_ROUNDINGS, fabs(logits[i].v));
+    }
 }
 
 /* exp(z_i - max) / sum over the n values at `at` (or 0 .. n-1 when NULL) */
@@ -38,16 +50,21 @@ static void softmax(const ref_value *z, const int32_t *at, int32_t n, ref_value 
     for (int32_t i = 0; i < n; i++) {
         double v = z[at ? at[i] : i].v, share = exp(v - max);
 
+        if (!(share > 0.0)) continue; /* masked, or all of them are */
         sum += share;
         /* an absolute error of the exponent is a relative error of its power; weighted by its share */
         worst += share * (z[at ? at[i] : i].e + u * fabs(v - max));
     }
-    worst /= sum;
+    if (sum > 0.0) worst /= sum;
     for (int32_t i = 0; i < n; i++) {
-        const ref_value *zi = &z[at ? at[i] : i];
-        double relative = zi->e + u * fabs(zi->v - max) + worst;
+        ref_value zi = z[at ? at[i] : i];
+        double relative = zi.e + u * fabs(zi.v - max) + worst;
 
-        out[i].v = exp(zi->v - max) / sum;
+        if (!(exp(zi.v - max) > 0.0)) { /* f32 may flush what f64 does not, never the reverse */
+            out[i].v = out[i].e = 0.0;
+            continue;
+        }
+        out[i].v = exp(zi.v - max) / sum;
         /* expm1 keeps this a bound when the exponents' error is not small; n additions, then functions */
         out[i].e = out[i].v * expm1(relative) + ref_error_bound(n + 2.0 * FUNCTION_ROUNDINGS, out[i].v);
     }
@@ -194,31 +211,106 @@ void ref_choose(const moewe_config *cfg, const ref_value *scores, const float *s
     }
 }
 
-void ref_weights(const moewe_config *cfg, const ref_value *scores, const int32_t *ids, ref_value *weights)
+static int is_expert(const moewe_config *cfg, int32_t id)
 {
-    double scale = cfg->routed_scale, sum = 0.0, sum_error = 0.0;
+    return id >= 0 && id < cfg->n_experts + cfg->n_null;
+}
 
-    if (cfg->score == MOEWE_SCORE_SOFTMAX_TOPK)
-        softmax(scores, ids, cfg->top_k, weights);
+void ref_weigh(const moewe_config *cfg, const ref_value *scores, const int32_t *ids, ref_value *weights)
+{
+    for (int32_t k = 0; k < cfg->top_k; k++) {
+        ref_value none = {0.0, 0.0}, no_share = {-INFINITY, 0.0};
+
+        if (cfg->score == MOEWE_SCORE_SOFTMAX_TOPK) none = no_share;
+        weights[k] = is_expert(cfg, ids[k]) ? scores[ids[k]] : none;
+    }
+    if (cfg->score == MOEWE_SCORE_SOFTMAX_TOPK) softmax(weights, NULL, cfg->top_k, weights);
+}
+
+/* How far the logits that stay in play are from leaving it, and the others from coming in. */
+static int in_play(const moewe_config *cfg, ref_value most, ref_value l, ref_value *margin)
+{
+    double size = fmax(fabs(l.v), most.v), error = l.e + most.e, ratio;
+    ref_value limit = {2.0 * (double)cfg->sparsemixer_eps, 0.0}, r;
+
+    if (isinf(l.v)) return 0; /* masked: no share of anything */
+    if (l.v == most.v) return 1; /* 0 / size, and 0 / 0 is not above any eps either */
+    ratio = (most.v - l.v) / size;
+    r.v = ratio;
+    r.e = size > error ? (error + ratio * error) / (size - error) : INFINITY;
+    r.e += ref_error_bound(4.0, ratio + limit.v);
+    if (ratio > limit.v)
+        least_gap(margin, r, limit);
     else
-        for (int32_t k = 0; k < cfg->top_k; k++) weights[k] = scores[ids[k]];
+        least_gap(margin, limit, r);
+    return ratio <= limit.v;
+}
+
+void ref_sparsemixer(const moewe_config *cfg, const ref_value *logits, int32_t *ids, ref_value *weights,
+                     ref_value *margin)
+{
+    int32_t n = cfg->n_experts + cfg->n_null;
+
+    margin->v = INFINITY;
+    margin->e = 0.0;
+    for (int32_t k = 0; k < cfg->top_k; k++) {
+        double sum = 0.0, relative = 0.0;
+        int32_t best = -1;
+
+        for (int32_t i = 0; i < n; i++)
+            if (!taken(ids, k, i) && (best < 0 || logits[i].v > logits[best].v)) best = i;
+        ids[k] = best;
+        for (int32_t i = 0; i < n; i++) {
+            double share;
+
+            if (taken(ids, k, i)) continue;
+            if (i != best) least_gap(margin, logits[best], logits[i]);
+            if (!in_play(cfg, logits[best], logits[i], margin)) continue;
+            share = exp(logits[i].v - logits[best].v);
+            sum += share;
+            relative += share * (logits[i].e + logits[best].e +
+                                 ref_unit(MOEWE_DTYPE_F32) * (logits[best].v - logits[i].v));
+        }
+        weights[k].v = sum > 0.0 ? 1.0 / sum : 0.0;
+        weights[k].e = sum > 0.0 ? weights[k].v * expm1(relative / sum) +
+                                       ref_error_bound(n + 2.0 * FUNCTION_ROUNDINGS, weights[k].v)
+                                 : 0.0;
+    }
+}
+
+void ref_finish(const moewe_config *cfg, const float *expert_scale, const int32_t *ids, ref_value *weights)
+{
+    double sum = 0.0, sum_error = 0.0, divisor;
+
     for (int32_t k = 0; k < cfg->top_k; k++) {
         sum += weights[k].v;
         sum_error += weights[k].e;
     }
+    divisor = fmax(sum + (double)cfg->renorm_eps, (double)cfg->renorm_floor);
     for (int32_t k = 0; k < cfg->top_k; k++) {
         ref_value *w = &weights[k];
+        double scale = cfg->routed_scale;
 
         if (cfg->flags & MOEWE_FLAG_RENORMALIZE) {
-            double value = sum == 0.0 ? 0.0 : w->v / sum;
+            double value = divisor == 0.0 ? 0.0 : w->v / divisor;
 
-            if (sum > sum_error) w->e = (w->e + value * sum_error) / (sum - sum_error);
-            w->e += ref_error_bound(cfg->top_k + 1.0, fabs(value));
+            if (divisor > sum_error) w->e = (w->e + value * sum_error) / (divisor - sum_error);
+            w->e += ref_error_bound(cfg->top_k + 2.0, fabs(value));
             w->v = value;
         }
+        if (expert_scale && is_expert(cfg, ids[k])) scale *= ref_load(expert_scale + ids[k], MOEWE_DTYPE_F32);
         w->v *= scale;
-        w->e = fabs(scale) * w->e + ref_error_bound(1.0, fabs(w->v));
+        w->e = fabs(scale) * w->e + ref_error_bound(2.0, fabs(w->v));
     }
+}
+
+static void look_up(const moewe_config *cfg, const moewe_weights *w, int32_t token_id, int32_t *ids, ref_value *margin)
+{
+    int here = token_id >= 0 && token_id < w->hash_rows;
+
+    margin->v = INFINITY;
+    margin->e = 0.0;
+    for (int32_t k = 0; k < cfg->top_k; k++) ids[k] = here ? w->hash_ids[(int64_t)token_id * cfg->top_k + k] : -1;
 }
 
 void ref_route(const moewe_config *cfg, const moewe_weights *w, const moewe_io *io, int32_t token, const ref_value *x,
@@ -234,9 +326,10 @@ void ref_route(const moewe_config *cfg, const moewe_weights *w, const moewe_io *
             int64_t at = (int64_t)token * cfg->top_k + k;
 
             ids[k] = io->topk_ids[at];
-            weights[k].v = ref_load(io->topk_weights + at, MOEWE_DTYPE_F32) * (double)cfg->routed_scale;
-            weights[k].e = ref_error_bound(1.0, fabs(weights[k].v));
+            weights[k].v = ref_load(io->topk_weights + at, MOEWE_DTYPE_F32);
+            weights[k].e = 0.0;
         }
+        ref_finish(cfg, w->expert_scale, ids, weights);
         return;
     }
     if (io->logits) {
@@ -247,7 +340,17 @@ void ref_route(const moewe_config *cfg, const moewe_weights *w, const moewe_io *
     } else {
         ref_logits(cfg, w, x, logits);
     }
+    ref_softcap(cfg, logits);
+    if (cfg->score == MOEWE_SCORE_SPARSEMIXER) {
+        ref_sparsemixer(cfg, logits, ids, weights, margin);
+        ref_finish(cfg, w->expert_scale, ids, weights);
+        return;
+    }
     ref_scores(cfg, logits, scores);
-    ref_choose(cfg, scores, w->select_bias, ids, margin);
-    ref_weights(cfg, scores, ids, weights);
+    if (w->hash_ids)
+        look_up(cfg, w, io->token_ids[token], ids, margin);
+    else
+        ref_choose(cfg, w->select_bias || cfg->n_group ? scores : logits, w->select_bias, ids, margin);
+    ref_weigh(cfg, scores, ids, weights);
+    ref_finish(cfg, w->expert_scale, ids, weights);
 }
