@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-/* A NaN score ranks last; its weight stays NaN if it is chosen all the same. */
+/* NaN ranks last. */
 static inline float rank_of(float v)
 {
     return v != v ? -INFINITY : v;
@@ -14,12 +14,17 @@ int64_t cpu_choice_floats(const moewe_config *cfg)
     return 3 * ((int64_t)cfg->n_experts + cfg->n_null) + 2 * (int64_t)cfg->n_group;
 }
 
+/* -Inf weighs nothing, and so does a row that holds nothing else. */
 static void softmax(float *v, int32_t n)
 {
     float most = -INFINITY, sum = 0.0f;
     for (int32_t i = 0; i < n; i++)
         if (v[i] > most) most = v[i];
-    for (int32_t i = 0; i < n; i++) sum += v[i] = expf(v[i] - most);
+    if (most == -INFINITY) {
+        for (int32_t i = 0; i < n; i++) v[i] = 0.0f;
+        return;
+    }
+    for (int32_t i = 0; i < n; i++) sum += v[i] = v[i] == most ? 1.0f : expf(v[i] - most);
     for (int32_t i = 0; i < n; i++) v[i] /= sum;
 }
 
@@ -124,23 +129,29 @@ static void choose_and_weigh(const moewe_config *cfg, const moewe_weights *w, co
         top_k(cfg, choice, n, open, ids, weights);
     }
     /* An id of a table may be no expert's: it weighs nothing. */
-    for (int32_t s = 0; s < cfg->top_k; s++) weights[s] = ids[s] >= 0 && ids[s] < n ? score[ids[s]] : 0.0f;
-    if (cfg->score == MOEWE_SCORE_SOFTMAX_TOPK) softmax(weights, cfg->top_k);
+    int over_chosen = cfg->score == MOEWE_SCORE_SOFTMAX_TOPK;
+    for (int32_t s = 0; s < cfg->top_k; s++)
+        weights[s] = ids[s] >= 0 && ids[s] < n ? score[ids[s]] : over_chosen ? -INFINITY : 0.0f;
+    if (over_chosen) softmax(weights, cfg->top_k);
 }
 
-/* c * tanh(logit / c) */
-static const float *cap(const moewe_config *cfg, const float *logits, float *capped, int32_t n)
+/* Logits as the choice sees them: soft cap c * tanh(logit / c), and NaN, which says nothing about an
+ * expert, as -Inf.  (A row of x that has a NaN gets NaN from its experts all the same.) */
+static void clean_logits(const moewe_config *cfg, const float *logits, float *clean, int32_t n)
 {
-    if (!(cfg->logit_softcap > 0)) return logits;
-    for (int32_t e = 0; e < n; e++) capped[e] = cfg->logit_softcap * tanhf(logits[e] / cfg->logit_softcap);
-    return capped;
+    float c = cfg->logit_softcap;
+    for (int32_t e = 0; e < n; e++) {
+        float l = c > 0 ? c * tanhf(logits[e] / c) : logits[e];
+        clean[e] = rank_of(l);
+    }
 }
 
 void cpu_choose_experts(const moewe_config *cfg, const moewe_weights *w, const float *logits, const int32_t *hashed,
                         float *scratch, int32_t *ids, float *weights)
 {
     int32_t n = cfg->n_experts + cfg->n_null;
-    logits = cap(cfg, logits, scratch, n);
+    clean_logits(cfg, logits, scratch, n);
+    logits = scratch;
     if (cfg->score == MOEWE_SCORE_SPARSEMIXER)
         sparsemixer(cfg, logits, scratch + n, n, ids, weights);
     else
