@@ -154,7 +154,7 @@ static uint64_t most_mid(const moewe_config *c, int32_t chunk, uint64_t rows_cap
 }
 
 /* What one pass over all pairs takes that keeps nothing but their activated rows and 16 bytes of maps
- * each: more than that is never worth it, but where it is next to nothing. */
+ * each: more than that is never worth it, but where it is next to nothing.  Holds for generous limits too. */
 static uint64_t one_pass(const moewe_plan *plan)
 {
     const moewe_config *c = &plan->cfg;
@@ -169,7 +169,7 @@ void cpu_choose(moewe_plan *plan, uint64_t limit)
     const moewe_config *c = &plan->cfg;
     int32_t most = most_tokens(c), low = 1, high = most;
     uint64_t mid = most_mid(c, most, MID_ROWS, MID_BYTES);
-    if (limit == UINT64_MAX) limit = one_pass(plan);
+    if (limit > one_pass(plan)) limit = one_pass(plan);
     if (need(plan, most, mid) <= limit) return;
 
     /* The most tokens that leave room for MID_ROWS rows, then rows in all the room that is left: need
