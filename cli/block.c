@@ -3,6 +3,7 @@
 #include "block.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- the checkpoint ---------------------------------------------------------------------- */
@@ -28,22 +29,45 @@ void cli_model_close(cli_model *m)
 
 /* ---- the block ---------------------------------------------------------------------------- */
 
-static void configure(cli_block *b, const cli_model *m, int32_t max_tokens, const cli_common *common, int given_ids)
+static void drop(moewe_matrix *m)
+{
+    memset(m, 0, sizeof *m);
+}
+
+/* What belongs to a choice that is no longer made. */
+static void give_routing(cli_block *b)
 {
     moewe_config *c = &b->config;
-    *c = m->config.moe;
+    c->score = MOEWE_SCORE_GIVEN;
+    c->flags &= ~(uint32_t)MOEWE_FLAG_RENORMALIZE;
+    c->n_group = c->top_group = c->group_best = 0;
+    c->routed_scale = 1;
+    drop(&b->source.w.router);
+    b->source.w.select_bias = b->source.w.expert_scale = NULL;
+    b->source.w.hash_ids = NULL;
+    b->source.w.hash_rows = 0;
+}
+
+static void keep_experts_only(cli_block *b)
+{
+    moewe_weights *w = &b->source.w;
+    moewe_matrix *const others[] = {&w->shared_gate, &w->shared_up, &w->shared_down, &w->shared_scale, &w->latent_in, &w->latent_out};
+    if (b->config.latent) b->config.hidden = b->config.latent;
+    b->config.latent = b->config.shared_inter = 0;
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) drop(others[i]);
+}
+
+static void configure(cli_block *b, int32_t max_tokens, const cli_common *common, cli_routing routing)
+{
+    moewe_config *c = &b->config;
+    *c = b->source.moe;
     c->name = b->name;
     c->max_tokens = max_tokens;
     c->x_dtype = c->y_dtype = common->dtype;
     c->w_dtype = b->source.w_dtype;
     c->workspace_limit = common->workspace_limit;
-    if (!given_ids) return;
-    /* What belongs to a choice that is no longer made. */
-    c->score = MOEWE_SCORE_GIVEN;
-    c->flags &= ~(uint32_t)MOEWE_FLAG_RENORMALIZE;
-    c->n_group = c->top_group = c->group_best = 0;
-    memset(&b->source.w.router, 0, sizeof b->source.w.router);
-    b->source.w.select_bias = NULL;
+    if (routing != CLI_ROUTES) give_routing(b);
+    if (routing == CLI_EXPERTS) keep_experts_only(b);
 }
 
 static int take_memory(cli_block *b)
@@ -58,7 +82,7 @@ static int take_memory(cli_block *b)
 }
 
 int cli_block_open(cli_block *b, const cli_model *m, int32_t layer, int32_t max_tokens, const cli_common *common,
-                   int given_ids)
+                   cli_routing routing)
 {
     fmt_error e;
     moewe_need floor_need;
@@ -69,7 +93,7 @@ int cli_block_open(cli_block *b, const cli_model *m, int32_t layer, int32_t max_
         b->device = NULL;
         return cli_fail("%s", e.text);
     }
-    configure(b, m, max_tokens, common, given_ids);
+    configure(b, max_tokens, common, routing);
     if (moewe_plan_floor(m->device, &b->config, &floor_need)) return cli_fail("%s: %s", m->dir, moewe_last_error());
     if (common->workspace_limit && common->workspace_limit < floor_need.bytes)
         return cli_fail("%s: --workspace-limit is %llu bytes, block %s needs at least %llu", m->dir,
@@ -139,6 +163,22 @@ void cli_from_f32(const float *values, uint64_t n, int32_t dtype, void *out)
         return;
     }
     for (uint64_t i = 0; i < n; i++) halves[i] = cli_bf16(values[i]);
+}
+
+int32_t *cli_ids(const st_tensor *t, uint64_t n)
+{
+    const char *from = t->data;
+    int32_t *ids = malloc(n * sizeof *ids + 1);
+    for (uint64_t i = 0; ids && i < n; i++) {
+        int64_t wide;
+        if (t->dtype == ST_I32) {
+            memcpy(&ids[i], from + i * sizeof(int32_t), sizeof(int32_t));
+            continue;
+        }
+        memcpy(&wide, from + i * sizeof wide, sizeof wide);
+        ids[i] = wide < 0 || wide > INT32_MAX ? -1 : (int32_t)wide;
+    }
+    return ids;
 }
 
 uint64_t cli_hash(const void *data, uint64_t bytes)

@@ -30,14 +30,22 @@ typedef struct cli_block {
     const moewe_device *device;
 } cli_block;
 
-/* given_ids: the caller routes (MOEWE_SCORE_GIVEN). */
+typedef enum cli_routing {
+    CLI_ROUTES,  /* the block chooses by itself */
+    CLI_GIVEN,   /* the caller passes ids and weights, which are final: no scale is applied to them */
+    CLI_EXPERTS  /* likewise, and the routed experts alone are run: no shared expert, no latent projections */
+} cli_routing;
+
 int cli_block_open(cli_block *b, const cli_model *m, int32_t layer, int32_t max_tokens, const cli_common *common,
-                   int given_ids);
+                   cli_routing routing);
 void cli_block_close(cli_block *b);
 
 /* ---- rows of numbers ------------------------------------------------------------------ */
 
 uint16_t cli_bf16(float value); /* to nearest, ties to even; NaN stays NaN */
+
+/* An integer tensor of n ids as int32; one that does not fit becomes -1, which no expert and no token has.  Allocated. */
+int32_t *cli_ids(const st_tensor *t, uint64_t n);
 
 /* n elements of an f32, bf16 or f16 tensor as f32. */
 void cli_to_f32(const void *data, st_dtype dtype, uint64_t n, float *out);

@@ -10,15 +10,16 @@
 
 typedef struct run_job {
     cli_common common;
-    const char *dir, *layer, *input, *output, *ids, *weights;
+    const char *dir, *layer, *input, *output, *ids, *weights, *tokens;
     cli_model model;
-    st_store *stores[3]; /* of the input, the ids and the weights; the last two only where they are other files */
+    moewe_config moe;    /* of the layer */
+    st_store *stores[4]; /* of the input, ids, weights and token ids; the last three only where they are other files */
     int32_t layer_number, n_tokens;
-    const st_tensor *x_tensor, *ids_tensor, *weights_tensor;
+    const st_tensor *x_tensor, *ids_tensor, *weights_tensor, *tokens_tensor;
     cli_block block;
     float *values; /* input, later output, as f32 */
     void *x, *y;
-    int32_t *topk_ids;
+    int32_t *topk_ids, *token_ids;
     float *topk_weights;
 } run_job;
 
@@ -97,10 +98,28 @@ static int check_input(run_job *j)
     return CLI_OK;
 }
 
+/* Layers that choose experts by token need to know the tokens. */
+static int check_tokens(run_job *j)
+{
+    const st_tensor *t = j->tokens_tensor;
+    int hashed = family_hash_layer(j->model.config.family, j->layer_number);
+    char expected[96];
+    if (!t && !hashed) return CLI_OK;
+    if (!hashed || !t)
+        return cli_fail("%s: block %s chooses experts by %s, --token-ids is %s", j->dir, j->block.name,
+                        hashed ? "token id" : "score", t ? "not for it" : "missing");
+    uint64_t n = 1;
+    for (int32_t i = 0; i < t->rank; i++) n *= (uint64_t)t->shape[i];
+    snprintf(expected, sizeof expected, "I32 or I64 with %d ids", (int)j->n_tokens);
+    if ((t->dtype != ST_I32 && t->dtype != ST_I64) || n != (uint64_t)j->n_tokens) return mismatch("--token-ids", t, expected);
+    j->token_ids = cli_ids(t, n);
+    return j->token_ids ? CLI_OK : cli_fail("no memory for %d token ids", (int)j->n_tokens);
+}
+
 static int check_routing(const run_job *j)
 {
     const st_tensor *i = j->ids_tensor, *w = j->weights_tensor;
-    int32_t top_k = j->model.config.moe.top_k;
+    int32_t top_k = j->moe.top_k;
     char expected[96];
     snprintf(expected, sizeof expected, "I32 or I64 [%d, %d]", (int)j->n_tokens, (int)top_k);
     if ((i->dtype != ST_I32 && i->dtype != ST_I64) || i->rank != 2 || i->shape[0] != j->n_tokens ||
@@ -129,22 +148,11 @@ static int take_rows(run_job *j)
 
 static int take_routing(run_job *j)
 {
-    uint64_t n = (uint64_t)j->n_tokens * (uint64_t)j->model.config.moe.top_k;
-    const char *from = j->ids_tensor->data;
-    j->topk_ids = malloc(n * sizeof *j->topk_ids);
+    uint64_t n = (uint64_t)j->n_tokens * (uint64_t)j->moe.top_k;
+    j->topk_ids = cli_ids(j->ids_tensor, n);
     j->topk_weights = malloc(n * sizeof *j->topk_weights);
     if (!j->topk_ids || !j->topk_weights) return cli_fail("no memory for %llu routing weights", (unsigned long long)n);
     cli_to_f32(j->weights_tensor->data, ST_F32, n, j->topk_weights);
-    for (uint64_t i = 0; i < n; i++) {
-        int64_t wide;
-        if (j->ids_tensor->dtype == ST_I32) {
-            memcpy(&j->topk_ids[i], from + i * sizeof(int32_t), sizeof(int32_t));
-            continue;
-        }
-        memcpy(&wide, from + i * sizeof wide, sizeof wide);
-        /* An id that no expert has means an empty slot; cutting it to 32 bits could hit one. */
-        j->topk_ids[i] = wide < 0 || wide > INT32_MAX ? -1 : (int32_t)wide;
-    }
     return CLI_OK;
 }
 
@@ -157,6 +165,7 @@ static int run_block(run_job *j)
     io.y = j->y;
     io.topk_ids = j->topk_ids;
     io.topk_weights = j->topk_weights;
+    io.token_ids = j->token_ids;
     if (moewe_run(j->block.plan, &j->block.weights, &io, j->block.workspace, NULL))
         return cli_fail("%s", moewe_last_error());
     return CLI_OK;
@@ -188,12 +197,17 @@ static int run(run_job *j)
     int status = cli_model_open(&j->model, j->dir, &j->common);
     if (status) return status;
     if (model_block_find(&j->model.config, j->layer, &j->layer_number, &e)) return cli_fail("--layer: %s", e.text);
+    if (model_layer_moe(&j->model.config, j->layer_number, &j->moe, &e)) return cli_fail("%s", e.text);
+    model_block_name(&j->model.config, j->layer_number, j->block.name, sizeof j->block.name);
     status = find_input(j);
     if (!status) status = check_input(j);
+    if (!status && j->tokens) status = find_routing(j, 3, "--token-ids", j->tokens, &j->tokens_tensor);
+    if (!status && !given) status = check_tokens(j);
     if (!status && given) status = find_routing(j, 1, "--ids", j->ids, &j->ids_tensor);
     if (!status && given) status = find_routing(j, 2, "--weights", j->weights, &j->weights_tensor);
     if (!status && given) status = check_routing(j);
-    if (!status) status = cli_block_open(&j->block, &j->model, j->layer_number, j->n_tokens, &j->common, given);
+    if (!status) status = cli_block_open(&j->block, &j->model, j->layer_number, j->n_tokens, &j->common,
+                                        given ? CLI_GIVEN : CLI_ROUTES);
     if (!status) status = take_rows(j);
     if (!status && given) status = take_routing(j);
     if (!status) status = run_block(j);
@@ -206,9 +220,10 @@ static void job_free(run_job *j)
     free(j->x);
     free(j->y);
     free(j->topk_ids);
+    free(j->token_ids);
     free(j->topk_weights);
     cli_block_close(&j->block);
-    for (int i = 0; i < 3; i++) st_close(j->stores[i]);
+    for (int i = 0; i < 4; i++) st_close(j->stores[i]);
     cli_model_close(&j->model);
 }
 
@@ -242,14 +257,20 @@ int cmd_run(int argc, char **argv)
          .kind = ARGS_TEXT,
          .out = &j.weights,
          .help = "their weights, f32 [tokens][top_k]; with --ids"},
+        {.name = "--token-ids",
+         .metavar = "T",
+         .kind = ARGS_TEXT,
+         .out = &j.tokens,
+         .help = "of the rows, integers, for layers that choose experts by token id"},
         ARGS_DTYPE(j.common, "of x, the values between the GEMMs, and y (default: f32)"),
         ARGS_COMMON(j.common),
     };
     const args_spec spec = {
         .synopsis = "DIR --layer NAME|N --input FILE[:TENSOR] --output FILE [options]",
         .about = "Runs one MoE block of the checkpoint DIR over the rows of a safetensors tensor.  With --ids and\n"
-                 "--weights the block's router is not used; an id that is no expert's leaves its slot empty.  Both\n"
-                 "name a tensor of the input file, or FILE:TENSOR.",
+                 "--weights the block's router is not used; an id that is no expert's leaves its slot empty, and\n"
+                 "the weights are final: no scale is applied to them.  They name a tensor of the input file, or\n"
+                 "FILE:TENSOR.",
         .positionals = positionals,
         .values = &j.dir,
         .n_positionals = 1,

@@ -18,20 +18,22 @@ typedef struct verify_pair {
 
 typedef struct verify_job {
     cli_common common;
-    const char *reference_path;
+    const char *reference_path, *tokens;
     int32_t rows;
     cli_model model;
-    st_store *reference;
+    st_store *reference, *token_store;
+    const st_tensor *token_tensor;
     verify_pair *pairs;
     size_t n_pairs;
 } verify_job;
 
 /* Largest relative error (Frobenius) that two correct computations may show.
  *
- * f32: reference and block each add up two chains of dot products, of length hidden and then inter, in
- * orders of their own.  Each addition rounds by at most u = 2^-24 of its partial sum, with a sign that is
- * as good as random, so a chain of n drifts by u * sqrt(n) of its result, both chains of one side by
- * u * sqrt(hidden + inter), and the difference of the two sides by u * sqrt(2 * (hidden + inter)).
+ * f32: reference and block each add up chains of dot products, of length hidden and then inter (latent
+ * experts: hidden, latent, inter, latent), in orders of their own.  Each addition rounds by at most u = 2^-24
+ * of its partial sum, with a sign that is as good as random, so a chain of n drifts by u * sqrt(n) of its
+ * result, all chains of one side by u * sqrt(hidden + inter), and the difference of the two sides by
+ * u * sqrt(2 * (hidden + inter)).
  *
  * bf16: x, the values between the GEMMs and y are stored with u = 2^-8; sums stay f32.  Rounding is off by
  * at most u, in the mean square by 0.39 u (uniform over the spacing, mantissas spread as 1 / m).  Four such
@@ -41,7 +43,8 @@ typedef struct verify_job {
 static double allowed_error(int32_t dtype, const moewe_config *c)
 {
     if (dtype == MOEWE_DTYPE_BF16) return 0x1p-8;
-    return 0x1p-24 * sqrt(2.0 * ((double)c->hidden + (double)c->inter));
+    double inter = c->inter > c->shared_inter ? c->inter : c->shared_inter;
+    return 0x1p-24 * sqrt(2.0 * ((double)c->hidden + inter + 2.0 * (double)c->latent));
 }
 
 /* ---- what there is to compare -------------------------------------------------------------- */
@@ -128,6 +131,7 @@ typedef struct verify_rows {
     float *logits; /* of the recorded input, for bf16; or NULL */
     void *x, *y;   /* of the plan's dtype */
     float *output; /* y as f32 */
+    int32_t *token_ids; /* or NULL */
 } verify_rows;
 
 static void rows_free(verify_rows *r)
@@ -137,6 +141,7 @@ static void rows_free(verify_rows *r)
     free(r->x);
     free(r->y);
     free(r->output);
+    free(r->token_ids);
 }
 
 static int rows_take(verify_rows *r, const verify_pair *p, const moewe_config *c, int32_t dtype)
@@ -203,51 +208,201 @@ static int run_rows(const cli_block *b, verify_rows *r, int32_t step)
         io.x = (const char *)r->x + (size_t)t * row_bytes;
         io.y = (char *)r->y + (size_t)t * row_bytes;
         io.logits = r->logits ? r->logits + t * choices : NULL;
+        io.token_ids = r->token_ids ? r->token_ids + t : NULL;
         if (moewe_run(b->plan, &b->weights, &io, b->workspace, NULL)) return cli_fail("%s", moewe_last_error());
     }
     return CLI_OK;
 }
 
-/* Prints the block's line; 1 when it passes. */
-static int compare(const cli_block *b, const verify_rows *r, const verify_pair *p)
+/* ---- comparisons ------------------------------------------------------------------------------- */
+
+typedef struct verify_error { double relative, largest; } verify_error;
+
+static verify_error error_of(const float *got, const st_tensor *want_tensor, uint64_t n)
 {
-    uint64_t n = (uint64_t)r->n * (uint64_t)r->width;
-    int32_t dtype = b->config.y_dtype;
     double difference = 0, norm = 0, largest = 0;
-    const char *want_bytes = p->output->data;
-    cli_to_f32(r->y, dtype == MOEWE_DTYPE_F32 ? ST_F32 : ST_BF16, n, r->output);
+    const char *want_bytes = want_tensor->data;
     for (uint64_t i = 0; i < n; i++) {
         float want;
         memcpy(&want, want_bytes + i * sizeof want, sizeof want);
-        double d = (double)r->output[i] - (double)want;
+        double d = (double)got[i] - (double)want;
         difference += d * d;
         norm += (double)want * (double)want;
         if (!(fabs(d) <= largest)) largest = fabs(d); /* a NaN stays */
     }
     /* Outputs that are zero everywhere leave nothing to be relative to. */
-    double error = norm > 0 ? sqrt(difference / norm) : sqrt(difference);
+    return (verify_error){norm > 0 ? sqrt(difference / norm) : sqrt(difference), largest};
+}
+
+/* The recorded argument of the block's experts: NULL when there is none of that form. */
+static const st_tensor *expert_tensor(const verify_job *j, const cli_block *b, const char *what, int integers, int64_t rows,
+                                      int64_t cols)
+{
+    char name[320];
+    snprintf(name, sizeof name, "%s.experts.%s", b->name, what);
+    const st_tensor *t = st_find(j->reference, name);
+    int typed = t && (integers ? t->dtype == ST_I64 || t->dtype == ST_I32 : t->dtype == ST_F32);
+    return typed && t->rank == 2 && t->shape[0] == rows && t->shape[1] == cols ? t : NULL;
+}
+
+static int32_t choice_at(const int32_t *row, int32_t k, int32_t id)
+{
+    int32_t n = 0;
+    for (int32_t s = 0; s < k; s++) n += row[s] == id;
+    return n;
+}
+
+/* Rows in which the ids, as sets, differ from the recorded ones; -1: there is nothing to compare. */
+static int64_t rows_chosen_otherwise(const verify_job *j, const cli_block *b, const verify_rows *r, int *status)
+{
+    int32_t k = b->config.top_k;
+    moewe_region region = {0};
+    moewe_io io;
+    MOEWE_INIT(io);
+    io.n_tokens = r->n;
+    io.x = r->x;
+    io.y = r->y;
+    io.token_ids = r->token_ids;
+    const st_tensor *t = expert_tensor(j, b, "arg1", 1, r->n, k);
+    if (!t || j->rows == ROWS_ONE || b->config.x_dtype != MOEWE_DTYPE_F32) return -1;
+    moewe_status s = moewe_run_stages(b->plan, &b->weights, &io, b->workspace, NULL, MOEWE_STAGE_ROUTE, MOEWE_STAGE_ROUTE);
+    if (s == MOEWE_E_UNSUPPORTED) return -1; /* the limit makes more than one chunk of the rows */
+    if (s) {
+        *status = cli_fail("%s", moewe_last_error());
+        return -1;
+    }
+    for (int32_t i = 0; i < moewe_plan_region_count(b->plan); i++)
+        if (!moewe_plan_region(b->plan, i, &region) && strcmp(region.name, "ids") == 0) break;
+    const int32_t *got = (const int32_t *)(const void *)((const char *)b->workspace.ptr + region.offset);
+    int32_t *want = cli_ids(t, (uint64_t)r->n * (uint64_t)k);
+    int64_t differ = 0;
+    if (!want) {
+        *status = cli_fail("no memory for %lld ids", (long long)r->n * k);
+        return -1;
+    }
+    for (int32_t row = 0; row < r->n; row++) {
+        const int32_t *g = got + (int64_t)row * k, *w = want + (int64_t)row * k;
+        int same = 1;
+        for (int32_t i = 0; i < k; i++) same &= choice_at(g, k, w[i]) == choice_at(w, k, w[i]);
+        differ += !same;
+    }
+    free(want);
+    return differ;
+}
+
+/* The routed experts alone, given the recorded ids and weights; relative error, or -1 when they were not recorded. */
+static double experts_error(const verify_job *j, const cli_block *whole, const verify_pair *p, double *allowed, int *status)
+{
+    cli_block b;
+    int64_t rows = p->input->shape[0];
+    int32_t k = whole->config.top_k, width = whole->config.latent ? whole->config.latent : whole->config.hidden;
+    const st_tensor *x = expert_tensor(j, whole, "arg0", 0, rows, width), *ids = expert_tensor(j, whole, "arg1", 1, rows, k);
+    const st_tensor *w = expert_tensor(j, whole, "arg2", 0, rows, k), *y = expert_tensor(j, whole, "out", 0, rows, width);
+    double error = -1;
+    if (!x || !ids || !w || !y || j->rows == ROWS_ONE || j->common.dtype != MOEWE_DTYPE_F32) return -1;
+    uint64_t n = (uint64_t)rows * (uint64_t)width, pairs = (uint64_t)rows * (uint64_t)k;
+    int failed = cli_block_open(&b, &j->model, p->layer, (int32_t)rows, &j->common, CLI_EXPERTS);
+    size_t each = moewe_dtype_bytes(j->common.dtype);
+    float *values = malloc(n * sizeof *values), *weights = malloc(pairs * sizeof *weights);
+    void *in = malloc(n * each), *out = malloc(n * each);
+    int32_t *given = cli_ids(ids, pairs);
+    if (!failed && (!values || !weights || !in || !out || !given)) failed = cli_fail("no memory for %llu numbers", (unsigned long long)n);
+    if (!failed) {
+        moewe_io io;
+        MOEWE_INIT(io);
+        cli_to_f32(x->data, ST_F32, n, values);
+        cli_from_f32(values, n, j->common.dtype, in);
+        cli_to_f32(w->data, ST_F32, pairs, weights);
+        io.n_tokens = (int32_t)rows;
+        io.x = in;
+        io.y = out;
+        io.topk_ids = given;
+        io.topk_weights = weights;
+        if (moewe_run(b.plan, &b.weights, &io, b.workspace, NULL)) failed = cli_fail("%s", moewe_last_error());
+    }
+    if (!failed) {
+        cli_to_f32(out, j->common.dtype == MOEWE_DTYPE_F32 ? ST_F32 : ST_BF16, n, values);
+        error = error_of(values, y, n).relative;
+        *allowed = allowed_error(j->common.dtype, &b.config);
+    }
+    free(values);
+    free(weights);
+    free(in);
+    free(out);
+    free(given);
+    cli_block_close(&b);
+    *status = failed;
+    return error;
+}
+
+/* Prints the block's line; 1 when it passes. */
+static int compare(const verify_job *j, const cli_block *b, const verify_rows *r, const verify_pair *p, int64_t differ,
+                   double experts, double experts_allowed)
+{
+    uint64_t n = (uint64_t)r->n * (uint64_t)r->width;
+    int32_t dtype = b->config.y_dtype;
+    cli_to_f32(r->y, dtype == MOEWE_DTYPE_F32 ? ST_F32 : ST_BF16, n, r->output);
+    verify_error error = error_of(r->output, p->output, n);
     double allowed = allowed_error(dtype, &b->config);
-    int pass = error <= allowed;
-    printf("%s: %d tokens, relative error %.3e, largest error %.3e, allowed %.3e, %.1f%% of it, workspace %llu bytes, "
-           "bits %016llx, %s\n",
-           b->name, (int)r->n, error, largest, allowed, 100 * error / allowed, (unsigned long long)b->need.bytes,
+    int pass = error.relative <= allowed && differ <= 0 && experts <= experts_allowed;
+    (void)j;
+    printf("%s: %d tokens, relative error %.3e, largest error %.3e, allowed %.3e, %.1f%% of it", b->name, (int)r->n,
+           error.relative, error.largest, allowed, 100 * error.relative / allowed);
+    if (experts >= 0) printf(", experts given the ids %.3e", experts);
+    if (differ == 0) printf(", ids equal");
+    if (differ > 0) printf(", ids differ in %lld rows", (long long)differ);
+    printf(", workspace %llu bytes, bits %016llx, %s\n", (unsigned long long)b->need.bytes,
            (unsigned long long)cli_hash(r->y, n * moewe_dtype_bytes(dtype)), pass ? "ok" : "FAIL");
     return pass;
+}
+
+/* Layers that choose experts by token: the reference's input_ids, or what --token-ids names. */
+static int take_tokens(const verify_job *j, const cli_block *b, verify_rows *r)
+{
+    const st_tensor *t = j->token_tensor ? j->token_tensor : st_find(j->reference, "input_ids");
+    uint64_t n = 1;
+    if (!b->weights.hash_ids) return CLI_OK;
+    for (int32_t i = 0; t && i < t->rank; i++) n *= (uint64_t)t->shape[i];
+    if (!t || (t->dtype != ST_I64 && t->dtype != ST_I32) || n != (uint64_t)r->n)
+        return cli_fail("%s: block %s chooses experts by token id and needs %d of them, found %s", j->reference_path, b->name,
+                        (int)r->n, t ? "another number or type" : "no tensor 'input_ids' and no --token-ids");
+    r->token_ids = cli_ids(t, n);
+    return r->token_ids ? CLI_OK : cli_fail("no memory for %d token ids", (int)r->n);
 }
 
 static int verify_pair_run(const verify_job *j, const verify_pair *p, int *pass)
 {
     cli_block b;
     verify_rows r = {0};
+    int64_t differ = -1;
+    double experts = -1, experts_allowed = 0;
     int32_t tokens = (int32_t)p->input->shape[0], step = j->rows == ROWS_ONE ? 1 : tokens;
-    int status = cli_block_open(&b, &j->model, p->layer, step, &j->common, 0);
+    int status = cli_block_open(&b, &j->model, p->layer, step, &j->common, CLI_ROUTES);
     if (!status) status = rows_take(&r, p, &b.config, j->common.dtype);
+    if (!status) status = take_tokens(j, &b, &r);
+    if (!status) differ = rows_chosen_otherwise(j, &b, &r, &status);
+    if (!status) experts = experts_error(j, &b, p, &experts_allowed, &status);
     if (!status && r.logits) status = route(&r, &b.config, &b.source.w.router);
     if (!status) status = run_rows(&b, &r, step);
-    if (!status) *pass = compare(&b, &r, p);
+    if (!status) *pass = compare(j, &b, &r, p, differ, experts, experts_allowed);
     rows_free(&r);
     cli_block_close(&b);
     return status;
+}
+
+static int open_tokens(verify_job *j)
+{
+    fmt_error e;
+    const char *colon = j->tokens ? strrchr(j->tokens, ':') : NULL;
+    if (!j->tokens) return CLI_OK;
+    if (!colon) return cli_fail("--token-ids: '%s' is no FILE:TENSOR", j->tokens);
+    char *path = strndup(j->tokens, (size_t)(colon - j->tokens));
+    if (!path) return cli_fail("no memory for a path");
+    int bad = st_open(path, &j->token_store, &e);
+    free(path);
+    if (bad) return cli_fail("--token-ids: %s", e.text);
+    j->token_tensor = st_find(j->token_store, colon + 1);
+    return j->token_tensor ? CLI_OK : cli_fail("--token-ids: there is no tensor '%s'", colon + 1);
 }
 
 static int verify(verify_job *j, const char *dir)
@@ -263,7 +418,8 @@ static int verify(verify_job *j, const char *dir)
         j->reference_path = path;
     }
     if (st_open(j->reference_path, &j->reference, &e)) return cli_fail("%s", e.text);
-    status = find_pairs(j);
+    status = open_tokens(j);
+    if (!status) status = find_pairs(j);
     for (size_t i = 0; i < j->n_pairs && !status; i++) {
         int pass = 0;
         status = verify_pair_run(j, &j->pairs[i], &pass);
@@ -285,6 +441,11 @@ int cmd_verify(int argc, char **argv)
          .kind = ARGS_TEXT,
          .out = &j.reference_path,
          .help = "inputs and outputs (default: DIR/reference.safetensors)"},
+        {.name = "--token-ids",
+         .metavar = "FILE:TENSOR",
+         .kind = ARGS_TEXT,
+         .out = &j.tokens,
+         .help = "for layers that choose experts by token id (default: input_ids of the reference)"},
         ARGS_DTYPE(j.common, "of x, the values between the GEMMs, and y (default: f32)"),
         {.name = "--rows",
          .metavar = "one|all",
@@ -300,7 +461,9 @@ int cmd_verify(int argc, char **argv)
                  "reference, in model order, and compares the result with NAME.output.  One line a block: relative\n"
                  "error (Frobenius), largest error, the relative error that rounding allows and the percentage of\n"
                  "it, the workspace, and a 64-bit hash of the result's bytes, which is the same for every limit,\n"
-                 "number of threads and --rows.\n"
+                 "number of threads and --rows.  Where the reference has the arguments and the result of the experts\n"
+                 "(NAME.experts.arg0, arg1, arg2, out), the chosen ids are compared as sets, and the experts alone are\n"
+                 "run on the ids and weights that were recorded.\n"
                  "\n"
                  "The allowed error is 2^-24 * sqrt(2 * (hidden + inter)) in f32 and 2^-8 in bf16.  In bf16 the\n"
                  "experts are those that the unrounded input chooses, because a near tie may fall either way once\n"
@@ -318,6 +481,7 @@ int cmd_verify(int argc, char **argv)
     status = verify(&j, dir);
     free(j.pairs);
     st_close(j.reference);
+    st_close(j.token_store);
     cli_model_close(&j.model);
     return status;
 }

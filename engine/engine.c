@@ -39,6 +39,9 @@ static int options_fill(engine *g, const engine_options *given, fmt_error *e)
 /* What the engine's loops take for granted. */
 static int config_check(const model_config *c, fmt_error *e)
 {
+    if (!c->engine)
+        return fmt_fail(e, "%s: the engine does not run a %s decoder (its first layer is of kind %s); its MoE blocks can be "
+                           "run, verified and planned", c->file, c->model_type, family_mixer(c->family, 0));
     if (c->head_dim < 2 || c->head_dim % 2 || c->head_dim > ENGINE_MAX_HEAD_DIM)
         return fmt_fail(e, "%s: head_dim is %d, expected an even number from 2 to %d", c->file, (int)c->head_dim,
                         (int)ENGINE_MAX_HEAD_DIM);

@@ -1,5 +1,5 @@
 /* model.c - owns the reading of config.json into a model_config: types, ranges, defaults, contradictions.
- * Works through the table row of the family and must never ask which family it is. */
+ * What families differ in comes from family.h; must never ask which family it is. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -9,11 +9,14 @@
 
 #include <jansson.h>
 
-#include "families.h"
 #include "file.h"
+#include "model.h"
 
 #define MAX_CONFIG (UINT64_C(16) << 20)
-enum { MAX_LAYERS = 65536 };
+
+/* Names of one field in different releases of transformers, NULL after the last. */
+enum { SPELLINGS = 2 };
+typedef const char *spellings[SPELLINGS];
 
 /* The document being read. */
 typedef struct reader {
@@ -43,10 +46,10 @@ static int missing(const reader *r, const char *name, const char *expected)
 }
 
 /* The spelling that the file uses; the first one when it uses none.  Two spellings must agree. */
-static int choose_spelling(const reader *r, const family_field names, const char **out)
+static int choose_spelling(const reader *r, const spellings names, const char **out)
 {
     const char *chosen = NULL;
-    for (int i = 0; i < FAMILY_SPELLINGS && names[i]; i++) {
+    for (int i = 0; i < SPELLINGS && names[i]; i++) {
         const json_t *v = field(r, names[i]);
         if (!v) continue;
         if (chosen && !json_equal(field(r, chosen), v)) {
@@ -75,14 +78,6 @@ static int read_int(const reader *r, const char *name, int64_t low, int64_t high
     return 0;
 }
 
-static int read_spelled_int(const reader *r, const family_field names, int64_t low, const int32_t *fallback,
-                            int32_t *out)
-{
-    const char *name = NULL;
-    if (choose_spelling(r, names, &name)) return -1;
-    return read_int(r, name, low, INT32_MAX, fallback, out);
-}
-
 static int read_bool(const reader *r, const char *name, int32_t fallback, int32_t *out)
 {
     const json_t *v = field(r, name);
@@ -103,24 +98,6 @@ static int read_positive(const reader *r, const char *name, double fallback, dou
 
 /* ---- subjects ------------------------------------------------------------------------------------------ */
 
-static int read_family(const reader *r, model_config *c)
-{
-    char known[256] = "one of ";
-    const json_t *v = field(r, "model_type");
-    const char *type = json_string_value(v);
-    for (size_t i = 0; i < model_family_count; i++) {
-        size_t n = strlen(known);
-        snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "", model_families[i].model_type);
-        if (type && strcmp(type, model_families[i].model_type) == 0) c->family = &model_families[i];
-    }
-    if (c->family) {
-        snprintf(c->model_type, sizeof c->model_type, "%s", type);
-        return 0;
-    }
-    if (!type) return v ? wrong(r, "model_type", v, "a string") : missing(r, "model_type", known);
-    return fmt_fail(r->e, "%.300s: model_type '%.60s' is not known, %s is expected", r->file, type, known);
-}
-
 /* A checkpoint with other weights than the config's shapes suggest must not run as if it were plain. */
 static int check_plain_weights(const reader *r)
 {
@@ -137,7 +114,7 @@ static int check_plain_weights(const reader *r)
 static int read_sizes(const reader *r, model_config *c)
 {
     int32_t derived = 0;
-    if (read_int(r, "num_hidden_layers", 1, MAX_LAYERS, NULL, &c->n_layers) ||
+    if (read_int(r, "num_hidden_layers", 1, INT32_MAX, NULL, &c->n_layers) ||
         read_int(r, "hidden_size", 1, INT32_MAX, NULL, &c->hidden) ||
         read_int(r, "vocab_size", 1, INT32_MAX, NULL, &c->vocab) ||
         read_int(r, "max_position_embeddings", 1, INT32_MAX, NULL, &c->max_position) ||
@@ -196,13 +173,19 @@ static int check_rope(const reader *r, const char *name)
     return 0;
 }
 
+/* What the descriptor says of a decoder that the engine runs; NULL: it runs none of this family. */
+static const json_t *engine_of(const model_config *c)
+{
+    return json_object_get(family_descriptor(c->family), "engine");
+}
+
 static int read_rope(const reader *r, model_config *c)
 {
     double inner = 0;
     if (check_rope(r, "rope_scaling") || check_rope(r, "rope_parameters")) return -1;
     const json_t *part = field(r, "partial_rotary_factor");
     if (part && json_number_value(part) != 1.0) return wrong(r, "partial_rotary_factor", part, "1.0");
-    if (read_positive(r, "rope_theta", c->family->rope_theta_default, 1e18, &c->rope_theta)) return -1;
+    if (read_positive(r, "rope_theta", json_number_value(json_object_get(engine_of(c), "rope_theta")), 1e18, &c->rope_theta)) return -1;
 
     const reader in = {r->file, (json_t *)field(r, "rope_parameters"), r->e};
     if (!field(&in, "rope_theta")) return 0;
@@ -217,43 +200,27 @@ static int read_rope(const reader *r, model_config *c)
 
 static int read_attention(const reader *r, model_config *c)
 {
-    const model_family *f = c->family;
+    const json_t *engine = engine_of(c);
+    const char *window_switch = json_string_value(json_object_get(engine, "window_switch"));
     int32_t window_on = 1, none = 0;
     double eps = 0;
-    if (read_rope(r, c) || read_positive(r, "rms_norm_eps", f->rms_eps_default, 1, &eps) ||
+    if (read_rope(r, c) || read_positive(r, "rms_norm_eps", json_number_value(json_object_get(engine, "rms_eps")), 1, &eps) ||
         read_bool(r, "tie_word_embeddings", 0, &c->tie_embeddings) ||
         read_int(r, "sliding_window", 0, INT32_MAX, &none, &c->sliding_window))
         return -1;
     c->rms_eps = (float)eps;
-    c->qk_norm = f->qk_norm;
-    if (f->attention_bias && read_bool(r, f->attention_bias, 0, &c->attention_bias)) return -1;
-    if (f->window_switch && read_bool(r, f->window_switch, 0, &window_on)) return -1;
+    c->qk_norm = json_is_true(json_object_get(engine, "qk_norm"));
+    if (json_object_get(json_object_get(family_descriptor(c->family), "vars"), "AB") &&
+        read_bool(r, "attention_bias", 0, &c->attention_bias))
+        return -1;
+    if (window_switch && read_bool(r, window_switch, 0, &window_on)) return -1;
     if (!window_on) c->sliding_window = 0;
     return 0;
 }
 
-static int read_act(const reader *r, model_config *c)
-{
-    static const struct {
-        const char *name;
-        int32_t act;
-    } acts[] = {
-        {"silu", MOEWE_ACT_SWIGLU},         {"swish", MOEWE_ACT_SWIGLU}, {"gelu", MOEWE_ACT_GEGLU},
-        {"gelu_new", MOEWE_ACT_GEGLU_TANH}, {"relu", MOEWE_ACT_REGLU},   {"gelu_pytorch_tanh", MOEWE_ACT_GEGLU_TANH},
-    };
-    const json_t *v = field(r, "hidden_act");
-    if (!v) return missing(r, "hidden_act", "the name of an activation");
-    for (size_t i = 0; json_is_string(v) && i < sizeof acts / sizeof acts[0]; i++) {
-        if (strcmp(json_string_value(v), acts[i].name) != 0) continue;
-        c->moe.act = acts[i].act;
-        return 0;
-    }
-    return wrong(r, "hidden_act", v, "silu, swish, gelu, gelu_new, gelu_pytorch_tanh or relu");
-}
-
 static int read_dtype(const reader *r, model_config *c)
 {
-    static const family_field names = {"dtype", "torch_dtype"};
+    static const spellings names = {"dtype", "torch_dtype"};
     static const struct {
         const char *name;
         int32_t dtype;
@@ -270,60 +237,24 @@ static int read_dtype(const reader *r, model_config *c)
     return wrong(r, name, v, "bfloat16, float16 or float32");
 }
 
-/* Which layers have experts; *n_moe counts them. */
-static int read_layer_kinds(const reader *r, model_config *c, int32_t *n_moe)
+/* The layers' kinds, and the config of the first that has experts. */
+static int read_layers(const reader *r, model_config *c)
 {
-    const model_family *f = c->family;
-    int32_t step = 1, one = 1;
-    const json_t *list = field(r, f->dense_list), *v;
-    size_t i;
-
-    if (f->moe_step && read_int(r, f->moe_step, 1, INT32_MAX, &one, &step)) return -1;
-    if (list && !json_is_array(list)) return wrong(r, f->dense_list, list, "an array of layer numbers");
+    int32_t first = -1, dense = 0;
+    int64_t width;
     c->layer_is_moe = calloc((size_t)c->n_layers, 1);
     if (!c->layer_is_moe) return fmt_fail(r->e, "%.300s: no memory for the kinds of %d layers", r->file, c->n_layers);
-    for (int32_t l = 0; l < c->n_layers; l++) c->layer_is_moe[l] = c->moe.n_experts > 0 && (l + 1) % step == 0;
-    json_array_foreach(list, i, v)
-    {
-        if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) >= c->n_layers) {
-            char text[64], expected[64];
-            fmt_json_text(v, text, sizeof text);
-            snprintf(expected, sizeof expected, "a layer from 0 to %d", c->n_layers - 1);
-            return fmt_fail(r->e, "%.300s: %s[%zu] is %s, %s is expected", r->file, f->dense_list, i, text, expected);
-        }
-        c->layer_is_moe[json_integer_value(v)] = 0;
+    for (int32_t l = 0; l < c->n_layers; l++) {
+        c->layer_is_moe[l] = (uint8_t)family_is_moe(c->family, l);
+        if (c->layer_is_moe[l] && first < 0) first = l;
+        if (!c->layer_is_moe[l]) dense = 1;
     }
-    *n_moe = 0;
-    for (int32_t l = 0; l < c->n_layers; l++) *n_moe += c->layer_is_moe[l];
-    return 0;
-}
-
-static int read_experts(const reader *r, model_config *c)
-{
-    const model_family *f = c->family;
-    moewe_config *m = &c->moe;
-    int32_t renormalize = f->renormalize_default, n_moe = 0, zero = 0, one = 1;
-    int may_be_dense = f->dense_inter[0] != NULL;
-
-    if (read_spelled_int(r, f->n_experts, may_be_dense ? 0 : 1, NULL, &m->n_experts) || read_layer_kinds(r, c, &n_moe))
-        return -1;
-    if (may_be_dense && read_spelled_int(r, f->dense_inter, 1, n_moe < c->n_layers ? NULL : &zero, &c->dense_inter))
-        return -1;
-    if (n_moe == c->n_layers) c->dense_inter = 0;
-    /* a checkpoint whose layers are all dense need not describe experts, but what it says must make sense */
-    if (read_spelled_int(r, f->expert_inter, 1, n_moe ? NULL : &zero, &m->inter) ||
-        read_spelled_int(r, f->top_k, 1, n_moe ? NULL : &one, &m->top_k) || read_act(r, c))
-        return -1;
-    if (f->renormalize && read_bool(r, f->renormalize, f->renormalize_default, &renormalize)) return -1;
-    if (n_moe && m->top_k > m->n_experts) {
-        const char *experts = NULL, *top_k = NULL;
-        if (choose_spelling(r, f->n_experts, &experts) || choose_spelling(r, f->top_k, &top_k)) return -1;
-        return fmt_fail(r->e, "%.300s: %s is %d, at most %s %d is expected", r->file, top_k, m->top_k, experts,
-                        m->n_experts);
+    if (c->engine && dense) {
+        if (family_int(c->family, 0, "FI", 1, INT32_MAX, &width, r->e)) return -1;
+        c->dense_inter = (int32_t)width;
     }
-    m->hidden = c->hidden;
-    m->score = f->score;
-    m->flags = renormalize ? MOEWE_FLAG_RENORMALIZE : 0;
+    if (first >= 0) return model_layer_moe(c, first, &c->moe, r->e);
+    c->moe.hidden = c->hidden;
     return 0;
 }
 
@@ -355,11 +286,28 @@ static int read_eos(const reader *r, model_config *c)
     return 0;
 }
 
-static int read_config(const reader *r, model_config *c)
+/* Of a family whose decoder the engine does not run only the MoE blocks matter. */
+static int read_sizes_leniently(const reader *r, model_config *c)
 {
-    if (read_family(r, c) || check_plain_weights(r) || read_sizes(r, c) || read_attention(r, c) || read_dtype(r, c) ||
-        read_experts(r, c))
+    int64_t hidden, vocab;
+    if (family_int(c->family, -1, "H", 1, INT32_MAX, &hidden, r->e) || family_int(c->family, -1, "V", 1, INT32_MAX, &vocab, r->e))
         return -1;
+    c->n_layers = family_layers(c->family);
+    c->hidden = (int32_t)hidden;
+    c->vocab = (int32_t)vocab;
+    c->bos_id = -1;
+    return 0;
+}
+
+static int read_config(const reader *whole, model_config *c)
+{
+    if (family_open(c->document, c->path, &c->family, whole->e)) return -1;
+    const reader text = {whole->file, (json_t *)(uintptr_t)family_text_config(c->family), whole->e}, *r = &text;
+    snprintf(c->model_type, sizeof c->model_type, "%s", family_model_type(c->family));
+    c->engine = engine_of(c) != NULL;
+    if (check_plain_weights(whole)) return -1;
+    if (!c->engine) return read_sizes_leniently(r, c) || read_layers(r, c) ? -1 : 0;
+    if (read_sizes(r, c) || read_attention(r, c) || read_dtype(r, c) || read_layers(r, c)) return -1;
     const json_t *bos = field(r, "bos_token_id");
     c->bos_id = -1;
     if (bos && check_token(r, "bos_token_id", bos, c->vocab, &c->bos_id)) return -1;
@@ -407,9 +355,11 @@ int model_config_load(const char *path, model_config *out, fmt_error *e)
     if (find_config(path, &file, &dir, e) == 0) {
         const reader r = {file, fmt_json_load(file, MAX_CONFIG, NULL, e), e};
         snprintf(c.file, sizeof c.file, "%.*s", (int)sizeof c.file - 1, file);
+        c.document = r.root;
+        c.path = file;
+        file = NULL;
         if (r.root) failed = read_config(&r, &c);
-        if (!failed) failed = read_generation_config(dir, &c, e);
-        json_decref(r.root);
+        if (!failed && c.engine) failed = read_generation_config(dir, &c, e);
     }
     free(file);
     free(dir);
@@ -424,6 +374,12 @@ int model_config_load(const char *path, model_config *out, fmt_error *e)
 void model_config_free(model_config *c)
 {
     if (!c) return;
+    family_close(c->family);
+    json_decref(c->document);
+    free(c->path);
     free(c->layer_is_moe);
+    c->family = NULL;
+    c->document = NULL;
+    c->path = NULL;
     c->layer_is_moe = NULL;
 }

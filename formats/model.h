@@ -1,5 +1,5 @@
-/* model.h - config.json: what the model is, as data.  Family knowledge is one table row per family
- * (families.c) and nowhere else; this header is what the rest of the program sees of it. */
+/* model.h - config.json: what the model is.  What differs between families is data (family.h); this header
+ * is what the rest of the program sees of it. */
 #ifndef MOEWE_FORMATS_MODEL_H
 #define MOEWE_FORMATS_MODEL_H
 
@@ -9,17 +9,20 @@
 #include <moewe.h>
 
 #include "error.h"
+#include "family.h"
 #include "safetensors.h"
-
-typedef struct model_family model_family; /* a row of the table in families.c */
 
 enum { MODEL_MAX_EOS = 8 };
 
 typedef struct model_config {
-    const model_family *family;
+    family  *family;
+    json_t  *document;      /* config.json; owned, as is the next */
+    char    *path;          /* what the family calls the file */
     char     file[512];     /* the config.json, for messages */
     char     model_type[48];
     int32_t  n_layers, hidden, vocab;
+    /* Of a decoder that the engine runs; 0 in other families. */
+    int32_t  engine;        /* it is one */
     int32_t  n_heads, n_kv_heads, head_dim;
     int32_t  max_position;
     int32_t  dense_inter;   /* width of the MLP of dense layers; 0 when there are none */
@@ -43,6 +46,9 @@ typedef struct model_config {
 int  model_config_load(const char *path, model_config *out, fmt_error *e);
 void model_config_free(model_config *c);
 
+/* The config of one layer's MoE block, as model_config.moe. */
+int model_layer_moe(const model_config *c, int32_t layer, moewe_config *out, fmt_error *e);
+
 /* Module path of a layer's MoE block as transformers names it: "model.layers.3.mlp". */
 void model_block_name(const model_config *c, int32_t layer, char *buf, size_t cap);
 
@@ -53,8 +59,10 @@ int model_block_find(const model_config *c, const char *name, int32_t *layer, fm
  * config.  w.gate, up and down have one dtype.  The store must outlive the views. */
 typedef struct model_block {
     moewe_weights w;
+    moewe_config  moe;     /* model_layer_moe of the layer */
     int32_t       w_dtype; /* of gate, up and down */
-    const void  **pointers; /* the experts' arrays; owned */
+    void         *owned[12]; /* lists of experts; biases and tables in the type that the views want */
+    int32_t       n_owned;
     uint64_t      bytes;    /* of all its tensors on disk */
 } model_block;
 int  model_block_open(const model_config *c, const st_store *s, int32_t layer, model_block *out, fmt_error *e);

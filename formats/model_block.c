@@ -1,39 +1,41 @@
 /* model_block.c - owns the way from a model_config and a store to tensors: names of blocks and parts, their
- * expected shapes, the views of a MoE block.  Never copies tensor data, never asks which family it has. */
+ * expected shapes, the views of a MoE block.  Never copies a weight (biases and tables become f32 and int32), never
+ * asks which family it has. */
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "families.h"
+#include "model_internal.h"
 
 /* ---- names ------------------------------------------------------------------------------------------------ */
 
-static size_t expand_into(char *buf, size_t at, const char *text, int32_t layer, int32_t expert)
+/* {i} or {e} of the template becomes n. */
+static void fill(const char *template, int32_t n, char buf[MODEL_NAME_CAP])
 {
-    for (; *text && at + 1 < MODEL_NAME_CAP; text++) {
-        if (text[0] == '{' && (text[1] == 'L' || text[1] == 'E') && text[2] == '}') {
-            int n = snprintf(buf + at, MODEL_NAME_CAP - at, "%d", (int)(text[1] == 'L' ? layer : expert));
-            at += (size_t)n;
-            text += 2;
-        } else {
-            buf[at++] = *text;
-        }
-    }
-    if (at >= MODEL_NAME_CAP) at = MODEL_NAME_CAP - 1;
-    buf[at] = '\0';
-    return at;
+    const char *hole = strchr(template, '{');
+    if (!hole || !hole[1] || hole[2] != '}')
+        snprintf(buf, MODEL_NAME_CAP, "%s", template);
+    else
+        snprintf(buf, MODEL_NAME_CAP, "%.*s%d%s", (int)(hole - template), template, (int)n, hole + 3);
 }
 
-void model_expand(const char *prefix, const char *name, int32_t layer, int32_t expert, char buf[MODEL_NAME_CAP])
+static const char *module_of(const model_config *c)
 {
-    expand_into(buf, expand_into(buf, 0, prefix, layer, expert), name, layer, expert);
+    return json_string_value(json_object_get(family_block(c->family), "module"));
+}
+
+static const char *layer_word(const model_config *c)
+{
+    const char *w = json_string_value(json_object_get(family_descriptor(c->family), "layer_word"));
+    return w ? w : "layers";
 }
 
 void model_block_name(const model_config *c, int32_t layer, char *buf, size_t cap)
 {
     char name[MODEL_NAME_CAP];
-    model_expand(c->family->module, "", layer, 0, name);
+    fill(module_of(c), layer, name);
     snprintf(buf, cap, "%s", name);
 }
 
@@ -47,15 +49,32 @@ static int64_t parse_layer(const char *text, const char **end)
     return p == text || (*text == '0' && p - text > 1) ? -1 : n;
 }
 
-/* The layer in a name that follows the template (a '.' at the template's end is no part of the name), or -1. */
+/* The layer in a name that follows the template "before{i}after", or -1. */
 static int64_t match_template(const char *template, const char *name)
 {
-    const char *hole = strstr(template, "{L}"), *end;
-    size_t before = (size_t)(hole - template), after = strlen(hole + 3);
-    if (strncmp(name, template, before) != 0) return -1;
+    const char *hole = strstr(template, "{i}"), *end;
+    size_t before = hole ? (size_t)(hole - template) : 0;
+    if (!hole || strncmp(name, template, before) != 0) return -1;
     int64_t layer = parse_layer(name + before, &end);
-    if (after && hole[2 + after] == '.') after--;
-    return layer >= 0 && strncmp(end, hole + 3, after) == 0 && end[after] == '\0' ? layer : -1;
+    return layer >= 0 && strcmp(end, hole + 3) == 0 ? layer : -1;
+}
+
+/* The layer in a name as the block's tensors have it on disk, or -1. */
+static int64_t match_disk(const model_config *c, const char *name)
+{
+    const json_t *prefixes = json_object_get(family_descriptor(c->family), "prefixes");
+    const json_t *disks = json_object_get(family_block(c->family), "disk");
+    char template[MODEL_NAME_CAP];
+    for (size_t p = 0; p < json_array_size(prefixes); p++)
+        for (size_t d = 0; d < json_array_size(disks); d++) {
+            snprintf(template, sizeof template, "%s%s.{i}.%s", json_string_value(json_array_get(prefixes, p)), layer_word(c),
+                     json_string_value(json_array_get(disks, d)));
+            size_t n = strlen(template);
+            if (n && template[n - 1] == '.') template[n - 1] = 0;
+            int64_t layer = match_template(template, name);
+            if (layer >= 0) return layer;
+        }
+    return -1;
 }
 
 int model_block_find(const model_config *c, const char *name, int32_t *layer, fmt_error *e)
@@ -63,10 +82,10 @@ int model_block_find(const model_config *c, const char *name, int32_t *layer, fm
     const char *end;
     char example[MODEL_NAME_CAP];
     int64_t n = parse_layer(name, &end);
-    if (n < 0 || *end) n = match_template(c->family->module, name);
-    if (n < 0) n = match_template(c->family->prefix, name);
+    if (n < 0 || *end) n = match_template(module_of(c), name);
+    if (n < 0) n = match_disk(c, name);
     if (n < 0) {
-        model_expand(c->family->module, "", c->n_layers - 1, 0, example);
+        model_block_name(c, c->n_layers - 1, example, sizeof example);
         return fmt_fail(e, "%.300s: '%.120s' names no block of %s, a layer from 0 to %d or a name like %s is expected",
                         c->file, name, c->model_type, c->n_layers - 1, example);
     }
@@ -107,28 +126,29 @@ const st_tensor *model_part_find(const model_config *c, const st_store *s, model
     const int64_t q = (int64_t)c->n_heads * c->head_dim, kv = (int64_t)c->n_kv_heads * c->head_dim;
     const int64_t vocab = c->vocab, hidden = c->hidden, dense = c->dense_inter, head = c->head_dim;
     const struct {
+        const char *name;
         int in_layer, there;
         int32_t rank;
         int64_t shape[2];
     } parts[MODEL_PART_COUNT] = {
-        [MODEL_EMBED] = {0, 1, 2, {vocab, hidden}},
-        [MODEL_FINAL_NORM] = {0, 1, 1, {hidden}},
-        [MODEL_LM_HEAD] = {0, !c->tie_embeddings, 2, {vocab, hidden}},
-        [MODEL_ATTN_NORM] = {1, 1, 1, {hidden}},
-        [MODEL_MLP_NORM] = {1, 1, 1, {hidden}},
-        [MODEL_Q] = {1, 1, 2, {q, hidden}},
-        [MODEL_K] = {1, 1, 2, {kv, hidden}},
-        [MODEL_V] = {1, 1, 2, {kv, hidden}},
-        [MODEL_O] = {1, 1, 2, {hidden, q}},
-        [MODEL_Q_NORM] = {1, c->qk_norm, 1, {head}},
-        [MODEL_K_NORM] = {1, c->qk_norm, 1, {head}},
-        [MODEL_DENSE_GATE] = {1, 2, 2, {dense, hidden}},
-        [MODEL_DENSE_UP] = {1, 2, 2, {dense, hidden}},
-        [MODEL_DENSE_DOWN] = {1, 2, 2, {hidden, dense}},
-        [MODEL_Q_BIAS] = {1, c->attention_bias, 1, {q}},
-        [MODEL_K_BIAS] = {1, c->attention_bias, 1, {kv}},
-        [MODEL_V_BIAS] = {1, c->attention_bias, 1, {kv}},
-        [MODEL_O_BIAS] = {1, c->attention_bias, 1, {hidden}},
+        [MODEL_EMBED] = {"model.embed_tokens.weight", 0, 1, 2, {vocab, hidden}},
+        [MODEL_FINAL_NORM] = {"model.norm.weight", 0, 1, 1, {hidden}},
+        [MODEL_LM_HEAD] = {"lm_head.weight", 0, !c->tie_embeddings, 2, {vocab, hidden}},
+        [MODEL_ATTN_NORM] = {"model.layers.{i}.input_layernorm.weight", 1, 1, 1, {hidden}},
+        [MODEL_MLP_NORM] = {"model.layers.{i}.post_attention_layernorm.weight", 1, 1, 1, {hidden}},
+        [MODEL_Q] = {"model.layers.{i}.self_attn.q_proj.weight", 1, 1, 2, {q, hidden}},
+        [MODEL_K] = {"model.layers.{i}.self_attn.k_proj.weight", 1, 1, 2, {kv, hidden}},
+        [MODEL_V] = {"model.layers.{i}.self_attn.v_proj.weight", 1, 1, 2, {kv, hidden}},
+        [MODEL_O] = {"model.layers.{i}.self_attn.o_proj.weight", 1, 1, 2, {hidden, q}},
+        [MODEL_Q_NORM] = {"model.layers.{i}.self_attn.q_norm.weight", 1, c->qk_norm, 1, {head}},
+        [MODEL_K_NORM] = {"model.layers.{i}.self_attn.k_norm.weight", 1, c->qk_norm, 1, {head}},
+        [MODEL_DENSE_GATE] = {"model.layers.{i}.mlp.gate_proj.weight", 1, 2, 2, {dense, hidden}},
+        [MODEL_DENSE_UP] = {"model.layers.{i}.mlp.up_proj.weight", 1, 2, 2, {dense, hidden}},
+        [MODEL_DENSE_DOWN] = {"model.layers.{i}.mlp.down_proj.weight", 1, 2, 2, {hidden, dense}},
+        [MODEL_Q_BIAS] = {"model.layers.{i}.self_attn.q_proj.bias", 1, c->attention_bias, 1, {q}},
+        [MODEL_K_BIAS] = {"model.layers.{i}.self_attn.k_proj.bias", 1, c->attention_bias, 1, {kv}},
+        [MODEL_V_BIAS] = {"model.layers.{i}.self_attn.v_proj.bias", 1, c->attention_bias, 1, {kv}},
+        [MODEL_O_BIAS] = {"model.layers.{i}.self_attn.o_proj.bias", 1, c->attention_bias, 1, {hidden}},
     };
     enum { IN_DENSE_LAYERS = 2 };
     char name[MODEL_NAME_CAP];
@@ -140,115 +160,247 @@ const st_tensor *model_part_find(const model_config *c, const st_store *s, model
         return NULL;
     }
     int there = parts[part].there == IN_DENSE_LAYERS ? !c->layer_is_moe[layer] : parts[part].there;
-    if (!there || !c->family->part[part]) {
+    if (!there || !c->engine) {
         if (absent) *absent = 1;
         return NULL;
     }
-    model_expand("", c->family->part[part], layer, 0, name);
+    fill(parts[part].name, layer, name);
     return need_weight(s, name, parts[part].rank, parts[part].shape, e);
 }
 
 /* ---- a MoE block ------------------------------------------------------------------------------------------ */
 
-/* All matrices of gate, up and down share one dtype: the first tensor sets it. */
-static int same_dtype(model_block *b, const st_tensor *t, fmt_error *e)
+const st_tensor *block_find(const block_reader *r, const char *name, int32_t expert)
 {
-    int32_t dtype = st_dtype_moewe(t->dtype);
-    b->bytes += t->bytes;
-    if (!b->w_dtype) b->w_dtype = dtype;
-    if (b->w_dtype == dtype) return 0;
-    return fmt_fail(e, "%.300s: tensor '%.120s' has dtype %s, %s is expected as in the block's other experts", t->file,
-                    t->name, st_dtype_name(t->dtype), moewe_dtype_name(b->w_dtype));
-}
-
-static int open_stacked(const model_config *c, const st_store *s, const char *gate_up_name, const char *down_name,
-                        model_block *b, fmt_error *e)
-{
-    const int64_t experts = c->moe.n_experts, inter = c->moe.inter, hidden = c->moe.hidden;
-    const st_tensor *gate_up = need_weight(s, gate_up_name, 3, (const int64_t[]){experts, 2 * inter, hidden}, e);
-    const st_tensor *down = gate_up ? need_weight(s, down_name, 3, (const int64_t[]){experts, hidden, inter}, e) : NULL;
-    if (!down || same_dtype(b, gate_up, e) || same_dtype(b, down, e)) return -1;
-
-    int64_t row = hidden * (int64_t)st_dtype_bytes(gate_up->dtype); /* the file holds 2 * experts * inter of them */
-    b->w.gate.data = gate_up->data;
-    b->w.up.data = (const char *)gate_up->data + inter * row;
-    b->w.down.data = down->data;
-    b->w.gate.row_stride = b->w.up.row_stride = row;
-    b->w.gate.expert_stride = b->w.up.expert_stride = 2 * inter * row;
-    return 0;
-}
-
-static int open_separate(const model_config *c, const st_store *s, const char *prefix, int32_t layer, model_block *b,
-                         fmt_error *e)
-{
-    const model_family *f = c->family;
-    const int64_t n = c->moe.n_experts, wide[2] = {c->moe.inter, c->moe.hidden},
-                  tall[2] = {c->moe.hidden, c->moe.inter};
-    const struct {
-        const char *name;
-        const int64_t *shape;
-        moewe_matrix *m;
-    } kinds[3] = {
-        {f->expert_gate, wide, &b->w.gate}, {f->expert_up, wide, &b->w.up}, {f->expert_down, tall, &b->w.down}};
-    char name[MODEL_NAME_CAP];
-
-    /* n is no longer only the config's word: the router tensor has a row for each */
-    b->pointers = calloc((size_t)n, 3 * sizeof *b->pointers);
-    if (!b->pointers) return fmt_fail(e, "%.300s: no memory for the list of %" PRId64 " experts", c->file, n);
-    for (int k = 0; k < 3; k++) {
-        const void **list = b->pointers + k * n;
-        for (int32_t i = 0; i < n; i++) {
-            model_expand(prefix, kinds[k].name, layer, i, name);
-            const st_tensor *t = need_weight(s, name, 2, kinds[k].shape, e);
-            if (!t || same_dtype(b, t, e)) return -1;
-            list[i] = t->data;
+    const json_t *prefixes = json_object_get(family_descriptor(r->c->family), "prefixes"), *disks = json_object_get(r->block, "disk");
+    char filled[MODEL_NAME_CAP], whole[2 * MODEL_NAME_CAP];
+    int outside = strncmp(name, "../", 3) == 0;
+    fill(outside ? name + 3 : name, expert, filled);
+    for (size_t p = 0; p < json_array_size(prefixes); p++)
+        for (size_t d = 0; d < json_array_size(disks); d++) {
+            snprintf(whole, sizeof whole, "%s%s.%d.%s%s", json_string_value(json_array_get(prefixes, p)), layer_word(r->c),
+                     (int)r->layer, outside ? "" : json_string_value(json_array_get(disks, d)), filled);
+            const st_tensor *t = st_find(r->s, whole);
+            if (t) return t;
         }
-        kinds[k].m->experts = list;
-    }
-    return 0;
+    return NULL;
 }
 
-static int open_experts(const model_config *c, const st_store *s, int32_t layer, model_block *b, fmt_error *e)
+const st_tensor *block_check(const block_reader *r, const st_tensor *t, int32_t rank, const int64_t *shape)
 {
-    const model_family *f = c->family;
-    char gate_up[MODEL_NAME_CAP], down[MODEL_NAME_CAP], first[MODEL_NAME_CAP];
-    if (f->stacked_gate_up) {
-        model_expand(f->prefix, f->stacked_gate_up, layer, 0, gate_up);
-        model_expand(f->prefix, f->stacked_down, layer, 0, down);
-        model_expand(f->prefix, f->expert_gate, layer, 0, first);
-        if (st_find(s, gate_up)) {
-            if (!st_find(s, first)) return open_stacked(c, s, gate_up, down, b, e);
-            return fmt_fail(e, "%.300s: holds both '%.120s' and '%.120s', one form of the experts is expected",
-                            st_find(s, first)->file, gate_up, first);
+    return need_weight(r->s, t->name, rank, shape, r->e);
+}
+
+const st_tensor *block_need(const block_reader *r, const json_t *names, int32_t expert, int32_t rank, const int64_t *shape)
+{
+    size_t n = json_is_array(names) ? json_array_size(names) : 1;
+    const char *first = json_string_value(json_is_array(names) ? json_array_get(names, 0) : names);
+    for (size_t i = 0; i < n; i++) {
+        const st_tensor *t = block_find(r, json_string_value(json_is_array(names) ? json_array_get(names, i) : names), expert);
+        if (t) return block_check(r, t, rank, shape);
+    }
+    /* As the file that is here would name it: under the prefix that its router or embedding has, else the first. */
+    const json_t *prefixes = json_object_get(family_descriptor(r->c->family), "prefixes"), *disks = json_object_get(r->block, "disk");
+    const st_tensor *router = NULL;
+    const json_t *routers = json_object_get(r->block, "router");
+    for (size_t i = 0; !router && i < json_array_size(routers); i++)
+        router = block_find(r, json_string_value(json_array_get(routers, i)), 0);
+    char filled[MODEL_NAME_CAP], whole[2 * MODEL_NAME_CAP];
+    fill(strncmp(first, "../", 3) == 0 ? first + 3 : first, expert, filled);
+    snprintf(whole, sizeof whole, "%s%s.%d.%s%s", json_string_value(json_array_get(prefixes, 0)), layer_word(r->c), (int)r->layer,
+             strncmp(first, "../", 3) == 0 ? "" : json_string_value(json_array_get(disks, 0)), filled);
+    if (router) {
+        const char *tail = strstr(router->name, json_string_value(json_array_get(routers, 0)));
+        if (tail) snprintf(whole, sizeof whole, "%.*s%s", (int)(tail - router->name), router->name, filled);
+    }
+    need_weight(r->s, whole, rank, shape, r->e);
+    return NULL;
+}
+
+void *block_own(const block_reader *r, uint64_t count, uint64_t size)
+{
+    model_block *b = r->out;
+    void *p = b->n_owned < (int32_t)(sizeof b->owned / sizeof *b->owned) ? calloc(count ? count : 1, size) : NULL;
+    if (!p) {
+        fmt_fail(r->e, "%.300s: no memory for %" PRIu64 " x %" PRIu64 " bytes of tables of layer %d", r->c->file, count, size,
+                 (int)r->layer);
+        return NULL;
+    }
+    b->owned[b->n_owned++] = p;
+    return p;
+}
+
+float *block_floats(const block_reader *r, const st_tensor *t, int64_t n)
+{
+    float *out = block_own(r, (uint64_t)n, sizeof *out);
+    const unsigned char *from = t->data;
+    for (int64_t i = 0; out && i < n; i++) {
+        uint32_t bits;
+        uint16_t half;
+        if (t->dtype == ST_F32) {
+            memcpy(&out[i], from + 4 * i, 4);
+            continue;
+        }
+        memcpy(&half, from + 2 * i, 2);
+        if (t->dtype == ST_BF16) {
+            bits = (uint32_t)half << 16;
+            memcpy(&out[i], &bits, 4);
+        } else {
+            int exponent = half >> 10 & 31;
+            double v = exponent == 31 ? ((half & 1023) ? NAN : INFINITY)
+                                      : ldexp((half & 1023) + (exponent ? 1024 : 0), (exponent ? exponent : 1) - 25);
+            out[i] = (float)(half & 0x8000 ? -v : v);
         }
     }
-    return open_separate(c, s, f->prefix, layer, b, e);
+    return out;
 }
 
-static int open_block(const model_config *c, const st_store *s, int32_t layer, model_block *b, fmt_error *e)
+static const char *word(const json_t *o, const char *key)
 {
-    char name[MODEL_NAME_CAP];
-    model_expand(c->family->prefix, c->family->router, layer, 0, name);
-    const st_tensor *router = need_weight(s, name, 2, (const int64_t[]){c->moe.n_experts, c->moe.hidden}, e);
-    if (!router || open_experts(c, s, layer, b, e)) return -1;
-    b->bytes += router->bytes;
-    b->w.router.data = router->data;
-    b->w.router.dtype = st_dtype_moewe(router->dtype);
-    b->w.gate.dtype = b->w.up.dtype = b->w.down.dtype = b->w_dtype;
+    return json_string_value(json_object_get(o, key));
+}
+
+/* A vector of n, also stored as [1, n]. */
+static const float *vector(const block_reader *r, const json_t *names, int64_t n)
+{
+    const st_tensor *t = block_need(r, names, 0, -1, NULL);
+    if (!t) return NULL;
+    int64_t elements = 1;
+    for (int32_t i = 0; i < t->rank; i++) elements *= t->shape[i];
+    if (elements != n) {
+        char shape[96];
+        st_shape_text(t, shape, sizeof shape);
+        fmt_fail(r->e, "%.300s: tensor '%.120s' has shape %s, %" PRId64 " elements are expected", t->file, t->name, shape, n);
+        return NULL;
+    }
+    r->out->bytes += t->bytes;
+    return block_floats(r, t, n);
+}
+
+static int matrix(const block_reader *r, const json_t *names, int64_t rows, int64_t cols, moewe_matrix *out)
+{
+    const st_tensor *t = block_need(r, names, 0, 2, (const int64_t[]){rows, cols});
+    if (!t) return -1;
+    r->out->bytes += t->bytes;
+    out->data = t->data;
+    out->dtype = st_dtype_moewe(t->dtype);
     return 0;
+}
+
+/* The bias, where the checkpoint has one. */
+static int optional_bias(const block_reader *r, const char *key, const json_t *o, int64_t n, moewe_matrix *out)
+{
+    const char *name = word(o, key);
+    if (!name || !block_find(r, name, 0)) return 0;
+    out->bias = vector(r, json_object_get(o, key), n);
+    return out->bias ? 0 : -1;
+}
+
+static int hash_table(const block_reader *r)
+{
+    const char *name = word(json_object_get(r->block, "hash"), "table");
+    const st_tensor *t = block_find(r, name, 0);
+    int32_t k = r->out->moe.top_k;
+    if (!t || t->rank != 2 || t->shape[1] != k || t->shape[0] > INT32_MAX || (t->dtype != ST_I64 && t->dtype != ST_I32)) {
+        char shape[96] = "absent";
+        if (t) st_shape_text(t, shape, sizeof shape);
+        return fmt_fail(r->e, "%.300s: table '%.120s' of layer %d is %s, integers [vocab, %d] are expected", r->c->file, name,
+                        (int)r->layer, shape, (int)k);
+    }
+    int32_t *ids = block_own(r, (uint64_t)(t->shape[0] * k), sizeof *ids);
+    if (!ids) return -1;
+    for (int64_t i = 0; i < t->shape[0] * k; i++) {
+        int64_t wide = 0;
+        if (t->dtype == ST_I64)
+            memcpy(&wide, (const char *)t->data + 8 * i, 8);
+        else {
+            int32_t narrow;
+            memcpy(&narrow, (const char *)t->data + 4 * i, 4);
+            wide = narrow;
+        }
+        if (wide < 0 || wide >= r->out->moe.n_experts + r->out->moe.n_null)
+            return fmt_fail(r->e, "%.300s: '%.120s' holds expert %" PRId64 ", 0 to %d is expected", t->file, t->name, wide,
+                            r->out->moe.n_experts + r->out->moe.n_null - 1);
+        ids[i] = (int32_t)wide;
+    }
+    r->out->w.hash_ids = ids;
+    r->out->w.hash_rows = (int32_t)t->shape[0];
+    return 0;
+}
+
+static int open_router(const block_reader *r)
+{
+    const moewe_config *m = &r->out->moe;
+    moewe_weights *w = &r->out->w;
+    const json_t *select = json_object_get(r->block, "select_bias");
+    int64_t n = (int64_t)m->n_experts + m->n_null;
+    double biased = 1;
+    if (matrix(r, json_object_get(r->block, "router"), n, m->hidden, &w->router) ||
+        optional_bias(r, "router_bias", r->block, n, &w->router))
+        return -1;
+    if (family_hash_layer(r->c->family, r->layer)) return hash_table(r);
+    if (family_constant(r->c->family, r->layer, json_object_get(r->block, "bias_when"), 1, &biased, r->e)) return -1;
+    if (biased != 0 && select && json_is_true(json_object_get(r->block, "select_bias_if_there"))) {
+        biased = 0;
+        for (size_t i = 0; i < json_array_size(select); i++)
+            if (block_find(r, json_string_value(json_array_get(select, i)), 0)) biased = 1;
+    }
+    if (biased != 0 && select && !(w->select_bias = vector(r, select, n))) return -1;
+    if (word(r->block, "expert_scale") && !(w->expert_scale = vector(r, json_object_get(r->block, "expert_scale"), n))) return -1;
+    return 0;
+}
+
+static int open_latent(const block_reader *r)
+{
+    const moewe_config *m = &r->out->moe;
+    const json_t *l = json_object_get(r->block, "latent");
+    if (!m->latent) return 0;
+    return matrix(r, json_object_get(l, "down"), m->latent, m->hidden, &r->out->w.latent_in) ||
+                   matrix(r, json_object_get(l, "up"), m->hidden, m->latent, &r->out->w.latent_out) ||
+                   optional_bias(r, "down_bias", l, m->latent, &r->out->w.latent_in) ||
+                   optional_bias(r, "up_bias", l, m->hidden, &r->out->w.latent_out)
+               ? -1
+               : 0;
+}
+
+static int open_shared(const block_reader *r)
+{
+    const moewe_config *m = &r->out->moe;
+    moewe_weights *w = &r->out->w;
+    const json_t *s = json_object_get(r->block, "shared"), *forms = json_object_get(s, "forms"), *form = NULL;
+    if (!m->shared_inter) return 0;
+    for (size_t i = 0; !form && i < json_array_size(forms); i++) {
+        const json_t *f = json_array_get(forms, i);
+        if (block_find(r, word(f, "gate_up") ? word(f, "gate_up") : word(f, "up"), 0)) form = f;
+    }
+    if (!form) form = json_array_get(forms, 0);
+    if (word(form, "gate_up")) {
+        if (matrix(r, json_object_get(form, "gate_up"), 2 * (int64_t)m->shared_inter, m->hidden, &w->shared_gate)) return -1;
+        w->shared_up = w->shared_gate;
+        w->shared_up.data = (const char *)w->shared_gate.data +
+                            (int64_t)m->shared_inter * m->hidden * (int64_t)moewe_dtype_bytes(w->shared_gate.dtype);
+    } else {
+        if (word(form, "gate") && matrix(r, json_object_get(form, "gate"), m->shared_inter, m->hidden, &w->shared_gate)) return -1;
+        if (matrix(r, json_object_get(form, "up"), m->shared_inter, m->hidden, &w->shared_up)) return -1;
+    }
+    if (matrix(r, json_object_get(form, "down"), m->hidden, m->shared_inter, &w->shared_down)) return -1;
+    const char *scalar = word(s, "gate_scalar");
+    if (!scalar || (json_is_true(json_object_get(s, "gate_if_there")) && !block_find(r, scalar, 0))) return 0;
+    return matrix(r, json_object_get(s, "gate_scalar"), 1, m->hidden, &w->shared_scale);
 }
 
 int model_block_open(const model_config *c, const st_store *s, int32_t layer, model_block *out, fmt_error *e)
 {
     model_block b;
+    const block_reader r = {c, s, layer, family_block(c->family), &b, e};
     char number[16];
     int32_t found;
 
     memset(&b, 0, sizeof b);
     MOEWE_INIT(b.w);
-    snprintf(number, sizeof number, "%d", layer);
-    if (model_block_find(c, number, &found, e)) return -1;
-    if (open_block(c, s, layer, &b, e)) {
+    snprintf(number, sizeof number, "%d", (int)layer);
+    if (model_block_find(c, number, &found, e) || model_layer_moe(c, layer, &b.moe, e)) return -1;
+    if (open_router(&r) || block_experts(&r) || open_latent(&r) || open_shared(&r)) {
         model_block_close(&b);
         return -1;
     }
@@ -259,6 +411,6 @@ int model_block_open(const model_config *c, const st_store *s, int32_t layer, mo
 void model_block_close(model_block *b)
 {
     if (!b) return;
-    free(b->pointers);
-    b->pointers = NULL;
+    for (int32_t i = 0; i < b->n_owned; i++) free(b->owned[i]);
+    b->n_owned = 0;
 }

@@ -497,7 +497,10 @@ const st_tensor *st_need(const st_store *s, const char *name, int32_t rank, cons
     char found[96], expected[96];
     const st_tensor *t = st_find(s, name);
 
-    shape_text(rank, shape, expected, sizeof expected);
+    if (rank < 0)
+        snprintf(expected, sizeof expected, "any");
+    else
+        shape_text(rank, shape, expected, sizeof expected);
     if (!t) {
         if (s->n_files == 1)
             fmt_fail(e, "%.300s: has no tensor '%.120s', one of shape %s is expected", s->files[0].path, name,
@@ -507,7 +510,7 @@ const st_tensor *st_need(const st_store *s, const char *name, int32_t rank, cons
                      s->n_files, name, expected);
         return NULL;
     }
-    int same = t->rank == rank;
+    int same = rank < 0 || t->rank == rank;
     for (int32_t i = 0; same && i < rank; i++) same = shape[i] == -1 || shape[i] == t->shape[i];
     if (same) return t;
     st_shape_text(t, found, sizeof found);

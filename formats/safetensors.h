@@ -40,7 +40,7 @@ const st_tensor *st_at(const st_store *s, size_t index); /* in ascending byte or
 uint64_t         st_mapped_bytes(const st_store *s);     /* of all files together */
 
 /* As st_find, but absent tensors, another rank or another shape are errors that name file, tensor,
- * found and expected; an extent of -1 in shape matches anything. */
+ * found and expected; an extent of -1 in shape matches anything, and so does a rank of -1. */
 const st_tensor *st_need(const st_store *s, const char *name, int32_t rank, const int64_t *shape, fmt_error *e);
 
 const char *st_dtype_name(st_dtype d);  /* "BF16" */

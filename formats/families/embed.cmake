@@ -1,0 +1,28 @@
+# Writes OUT: every DIR/*.json as a byte array, with an index by model_type (family_data.h has the types).
+file(GLOB files ${DIR}/*.json)
+list(SORT files)
+set(arrays "")
+set(index "")
+foreach(path ${files})
+  get_filename_component(name ${path} NAME_WE)
+  file(READ ${path} text)
+  file(READ ${path} hex HEX)
+  string(REGEX REPLACE "(..)" "0x\\1," bytes "${hex}")
+  string(REGEX REPLACE "(................................................................................)" "\\1\n" bytes
+                       "${bytes}")
+  string(APPEND arrays "static const unsigned char text_${name}[] = {\n${bytes}};\n")
+  if(name STREQUAL "kinds" OR name STREQUAL "generic")
+    string(APPEND index "    {NULL, \"${name}\", text_${name}, sizeof text_${name}},\n")
+  else()
+    string(JSON types GET "${text}" model_types)
+    string(JSON n LENGTH "${types}")
+    math(EXPR last "${n} - 1")
+    foreach(i RANGE ${last})
+      string(JSON type GET "${types}" ${i})
+      string(APPEND index "    {\"${type}\", \"${name}\", text_${name}, sizeof text_${name}},\n")
+    endforeach()
+  endif()
+endforeach()
+file(WRITE ${OUT} "/* Made by embed.cmake. */\n#include \"family_data.h\"\n\n${arrays}
+const family_text family_texts[] = {\n${index}};
+const size_t family_text_count = sizeof family_texts / sizeof family_texts[0];\n")

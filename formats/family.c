@@ -1,0 +1,364 @@
+/* family.c - finds the descriptor of a config.json and evaluates its variables and constants. */
+#include "family_internal.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "expression.h"
+#include "family_data.h"
+#include "file.h"
+
+enum { MAX_VARIABLE_DEPTH = 12 };
+
+/* ---- descriptors --------------------------------------------------------------------------------------------- */
+
+static const family_text *text_of(const char *model_type, const char *name)
+{
+    for (size_t i = 0; i < family_text_count; i++) {
+        const family_text *t = &family_texts[i];
+        if (name ? strcmp(t->name, name) == 0 : t->model_type && strcmp(t->model_type, model_type) == 0) return t;
+    }
+    return NULL;
+}
+
+static json_t *parse(const family_text *t, fmt_error *e)
+{
+    json_error_t at;
+    json_t *d = json_loadb((const char *)t->text, t->bytes, JSON_REJECT_DUPLICATES, &at);
+    if (!d) fmt_fail(e, "descriptor '%s' does not parse: line %d: %s", t->name, at.line, at.text);
+    return d;
+}
+
+/* "a.b" in object o; a whole name with dots is tried first. */
+static const json_t *find_in(const json_t *o, const char *name)
+{
+    const json_t *v = json_object_get(o, name);
+    const char *dot = strchr(name, '.');
+    char head[64];
+    if (v || !dot || (size_t)(dot - name) >= sizeof head) return v;
+    memcpy(head, name, (size_t)(dot - name));
+    head[dot - name] = 0;
+    return find_in(json_object_get(o, head), dot + 1);
+}
+
+const json_t *family_field(const family *f, const char *name)
+{
+    const json_t *v = find_in(f->text, name);
+    if (!v) v = find_in(f->config, name);
+    return json_is_null(v) ? NULL : v;
+}
+
+/* Where the document may nest the language model. */
+static const char *const nests[] = {"text_config", "language_config", "llm_config", "thinker_config.text_config",
+                                    "talker_config.text_config"};
+
+static const json_t *nested(const json_t *config)
+{
+    for (size_t i = 0; i < sizeof nests / sizeof *nests; i++) {
+        const json_t *v = find_in(config, nests[i]);
+        if (json_is_object(v)) return v;
+    }
+    return NULL;
+}
+
+static int unknown_type(const family *f, const char *type, fmt_error *e)
+{
+    char known[512] = "";
+    size_t n = 0;
+    for (size_t i = 0; i < family_text_count && n < 380; i++)
+        if (family_texts[i].model_type)
+            n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", n ? ", " : "", family_texts[i].model_type);
+    if (type)
+        return fmt_fail(e, "%.200s: model_type '%.60s' is not known and its fields do not say enough, one of %s ... is expected",
+                        f->file, type, known);
+    return fmt_fail(e, "%.200s: model_type is missing, one of %s ... is expected", f->file, known);
+}
+
+/* Fields without which the generic descriptor has nothing to go by. */
+static int generic_missing(const family *f, char *list, size_t cap)
+{
+    static const char *const needed[] = {"hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"};
+    size_t n = 0;
+    int missing = 0;
+    double v;
+    list[0] = 0;
+    for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
+        if (!family_field(f, needed[i])) {
+            n += (size_t)snprintf(list + n, n < cap ? cap - n : 0, "%s%s", n ? ", " : "", needed[i]);
+            missing = 1;
+        }
+    const char *const counts[] = {"E", "K", "I"}, *const what[] = {"an expert count", "experts per token", "an expert width"};
+    for (int i = 0; i < 3; i++)
+        if (family_variable(f, 0, counts[i], &v, NULL, NULL) || v <= 0) {
+            const json_t *names = json_object_get(json_object_get(json_object_get(f->descriptor, "vars"), counts[i]), "names");
+            n += (size_t)snprintf(list + n, n < cap ? cap - n : 0, "%s%s (such as %s)", n ? ", " : "", what[i],
+                                  json_string_value(json_array_get(names, 0)));
+            missing = 1;
+        }
+    return missing;
+}
+
+static int choose_descriptor(family *f, fmt_error *e)
+{
+    const json_t *inner = nested(f->config);
+    const json_t *places[] = {inner, f->config};
+    const char *first = NULL;
+    for (int i = 0; i < 2; i++) {
+        const json_t *v = json_object_get(places[i], "model_type");
+        if (v && !json_is_null(v) && !json_is_string(v)) {
+            char text[64];
+            fmt_json_text(v, text, sizeof text);
+            return fmt_fail(e, "%.300s: model_type is %s, a string is expected", f->file, text);
+        }
+        const char *type = json_string_value(v);
+        if (!type) continue;
+        if (!first) first = type;
+        const family_text *t = text_of(type, NULL);
+        if (!t) continue;
+        f->model_type = type;
+        f->name = t->name;
+        f->text = inner ? inner : f->config;
+        f->descriptor = parse(t, e);
+        return f->descriptor ? 0 : -1;
+    }
+    char missing[320];
+    f->text = inner ? inner : f->config;
+    f->model_type = first ? first : "";
+    f->name = "generic";
+    f->descriptor = parse(text_of(NULL, "generic"), e);
+    if (!f->descriptor) return -1;
+    if (!first) return unknown_type(f, NULL, e);
+    if (!generic_missing(f, missing, sizeof missing)) return 0;
+    return fmt_fail(e, "%.200s: model_type '%.60s' is not known, and the fields do not decide: missing %s", f->file, first,
+                    missing);
+}
+
+int family_open(const json_t *config, const char *file, family **out, fmt_error *e)
+{
+    family *f = calloc(1, sizeof *f);
+    if (!f) return fmt_fail(e, "%.300s: no memory for its family", file);
+    f->config = config;
+    f->file = file;
+    int failed = choose_descriptor(f, e);
+    const char *not_here = failed ? NULL : json_string_value(json_object_get(f->descriptor, "unsupported"));
+    if (not_here)
+        failed = fmt_fail(e, "%.200s: model_type '%s' is known but not supported: %.400s", file, f->model_type, not_here);
+    if (!failed) failed = !(f->kinds = parse(text_of(NULL, "kinds"), e));
+    if (!failed) failed = family_find_layers(f, e);
+    if (failed) {
+        family_close(f);
+        return -1;
+    }
+    *out = f;
+    return 0;
+}
+
+void family_close(family *f)
+{
+    if (!f) return;
+    json_decref(f->descriptor);
+    json_decref(f->kinds);
+    free(f->mixers);
+    free(f->is_moe);
+    free(f);
+}
+
+const char *family_model_type(const family *f)
+{
+    return f->model_type;
+}
+
+const char *family_name(const family *f)
+{
+    return f->name;
+}
+
+int family_exact(const family *f)
+{
+    return json_is_true(json_object_get(f->descriptor, "exact"));
+}
+
+const json_t *family_text_config(const family *f)
+{
+    return f->text;
+}
+
+const json_t *family_config(const family *f)
+{
+    return f->config;
+}
+
+const json_t *family_block(const family *f)
+{
+    return json_object_get(f->descriptor, "block");
+}
+
+const json_t *family_descriptor(const family *f)
+{
+    return f->descriptor;
+}
+
+/* ---- values ---------------------------------------------------------------------------------------------------- */
+
+typedef struct scope {
+    const family *f;
+    int32_t layer;
+    const family_override *overrides;
+    int depth;
+} scope;
+
+static int variable(const scope *s, const char *name, double *out, int *null, fmt_error *e);
+
+static int variable_name(void *ctx, const char *name, double *out, fmt_error *e)
+{
+    return variable(ctx, name, out, NULL, e);
+}
+
+/* A list has an entry a layer; the last one goes on. */
+static const json_t *entry_of(const json_t *v, int32_t layer)
+{
+    size_t n = json_array_size(v);
+    if (!json_is_array(v)) return v;
+    return n ? json_array_get(v, layer >= 0 && (size_t)layer < n ? (size_t)layer : n - 1) : NULL;
+}
+
+static int number_of(const scope *s, const char *name, const json_t *v, double *out, fmt_error *e)
+{
+    char text[96];
+    if (json_is_boolean(v)) {
+        *out = json_is_true(v);
+        return 0;
+    }
+    if (json_is_number(v) && isfinite(json_number_value(v)) && fabs(json_number_value(v)) <= 0x1p53) {
+        *out = json_number_value(v);
+        return 0;
+    }
+    fmt_json_text(v, text, sizeof text);
+    return fmt_fail(e, "%.300s: %s is %s, a number is expected", s->f->file, name, text);
+}
+
+/* A value of the descriptor itself: a number, a boolean or "=EXPRESSION". */
+static int described(const scope *s, const char *name, const json_t *v, double *out, fmt_error *e)
+{
+    const char *text = json_string_value(v);
+    if (!text) return number_of(s, name, v, out, e);
+    scope inner = *s;
+    inner.depth++;
+    if (inner.depth > MAX_VARIABLE_DEPTH)
+        return fmt_fail(e, "descriptor '%s': variable %s depends on itself", s->f->name, name);
+    return expression_eval(text + 1, variable_name, &inner, out, e);
+}
+
+/* The first spelling that the file uses; of one quantity ("same") two must agree. */
+static int spelled(const scope *s, const json_t *names, int same, const char **used, const json_t **out, int *seen, fmt_error *e)
+{
+    size_t i;
+    json_t *n;
+    *out = NULL;
+    *seen = 0;
+    json_array_foreach((json_t *)(uintptr_t)names, i, n)
+    {
+        const char *name = json_string_value(n);
+        const json_t *v = find_in(s->f->text, name);
+        if (!v) v = find_in(s->f->config, name);
+        if (!v) continue;
+        *seen = 1;
+        if (json_is_null(v)) continue;
+        if (!*out) {
+            *out = v;
+            *used = name;
+        } else if (same && !json_equal((json_t *)(uintptr_t)*out, (json_t *)(uintptr_t)v)) {
+            char first[64], second[64];
+            fmt_json_text(*out, first, sizeof first);
+            fmt_json_text(v, second, sizeof second);
+            return fmt_fail(e, "%.300s: %s is %s and %s is %s, equal values are expected", s->f->file, *used, first, name,
+                            second);
+        }
+    }
+    return 0;
+}
+
+static int variable(const scope *s, const char *name, double *out, int *null, fmt_error *e)
+{
+    const char *used = name;
+    const json_t *d = json_object_get(json_object_get(s->f->descriptor, "vars"), name), *v;
+    int seen;
+    if (null) *null = 0;
+    for (const family_override *o = s->overrides; o && o->name; o++)
+        if (strcmp(o->name, name) == 0) {
+            *out = o->value;
+            return 0;
+        }
+    if (!d) {
+        if (strcmp(name, "kinds") == 0) { /* how many layers a list or pattern names */
+            *out = s->f->n_layers;
+            return 0;
+        }
+        return fmt_fail(e, "descriptor '%s' has no variable %s", s->f->name, name);
+    }
+    if (spelled(s, json_object_get(d, "names"), json_is_true(json_object_get(d, "same")), &used, &v, &seen, e)) return -1;
+    if (json_is_true(json_object_get(d, "auto")) && json_is_string(v) && strcmp(json_string_value(v), "auto") == 0) v = NULL;
+    v = entry_of(v, s->layer);
+    if (v && !json_is_null(v)) return number_of(s, used, v, out, e);
+    if (seen && !json_is_true(json_object_get(d, "nullable")) && json_object_get(d, "null"))
+        return described(s, name, json_object_get(d, "null"), out, e);
+    v = json_object_get(d, "default");
+    if ((seen && json_is_true(json_object_get(d, "nullable"))) || !v) {
+        *out = 0;
+        if (null) *null = 1;
+        return 0;
+    }
+    return described(s, name, v, out, e);
+}
+
+int family_variable(const family *f, int32_t layer, const char *name, double *out, int *null, fmt_error *e)
+{
+    const scope s = {f, layer, NULL, 0};
+    return variable(&s, name, out, null, e);
+}
+
+int family_eval(const family *f, int32_t layer, const family_override *overrides, const char *expression, double *out,
+                fmt_error *e)
+{
+    scope s = {f, layer, overrides, 0};
+    return expression_eval(expression, variable_name, &s, out, e);
+}
+
+int family_int(const family *f, int32_t layer, const char *expression, int64_t low, int64_t high, int64_t *out,
+               fmt_error *e)
+{
+    double v;
+    const json_t *names = json_object_get(json_object_get(json_object_get(f->descriptor, "vars"), expression), "names");
+    const char *what = json_string_value(json_array_get(names, 0)), *used = what;
+    const json_t *found = NULL;
+    const scope s = {f, layer, NULL, 0};
+    int seen;
+    if (family_eval(f, layer, NULL, expression, &v, e)) return -1;
+    if (v == floor(v) && v >= (double)low && v <= (double)high) {
+        *out = (int64_t)v;
+        return 0;
+    }
+    if (!spelled(&s, names, 0, &used, &found, &seen, NULL) && used) what = used;
+    if (!found && what)
+        return fmt_fail(e, "%.300s: %s is missing, an integer from %" PRId64 " to %" PRId64 " is expected", f->file, what, low,
+                        high);
+    return fmt_fail(e, "%.300s: %s is %.15g, an integer from %" PRId64 " to %" PRId64 " is expected", f->file,
+                    what ? what : expression, v, low, high);
+}
+
+int family_constant(const family *f, int32_t layer, const json_t *constant, double fallback, double *out, fmt_error *e)
+{
+    const scope s = {f, layer, NULL, 0};
+    const char *name = json_string_value(json_array_get(constant, 0));
+    const json_t *v = constant;
+    if (name) {
+        v = *name ? entry_of(family_field(f, name), layer) : NULL;
+        if (!v || json_is_null(v)) v = json_array_get(constant, 1);
+    }
+    *out = fallback;
+    if (!v || json_is_null(v)) return 0;
+    return number_of(&s, name ? name : "a constant", v, out, e);
+}
