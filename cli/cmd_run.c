@@ -285,6 +285,7 @@ int cmd_run(int argc, char **argv)
                          : !j.input ? "--input"
                                     : "--output",
                          spec.synopsis);
+    if (!*j.output) return cli_usage("--output is empty, expected a file to write");
     if (!j.ids != !j.weights)
         return cli_usage("%s is given without %s, which it needs", j.ids ? "--ids" : "--weights",
                          j.ids ? "--weights" : "--ids");

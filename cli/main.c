@@ -1,4 +1,5 @@
 /* main.c - the program: finds the command and hands over.  Owns nothing but the table of commands. */
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -59,6 +60,7 @@ static int run_command(int argc, char **argv)
 int main(int argc, char **argv)
 {
     setvbuf(stdout, stdout_buffer, _IOFBF, sizeof stdout_buffer);
+    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is a write error, which is told and cleaned up */
     if (getenv("MOEWE_LOG")) moewe_log_set(log_line, NULL, MOEWE_LOG_WARN);
     if (argc < 2) return cli_usage("no command given (moewe help lists them)");
     if (!strcmp(argv[1], "--version")) return print_version();

@@ -55,8 +55,7 @@ int problems_read(problems *p, const char *path)
     memset(p, 0, sizeof *p);
     FILE *f = fopen(path, "r");
     if (!f) return cli_fail("%s: %s", path, strerror(errno));
-    errno = 0;
-    while (!status && (bytes = getline(&text, &room, f)) >= 0) {
+    while (!status && (errno = 0, bytes = getline(&text, &room, f)) >= 0) {
         line++;
         if (strspn(text, " \t\r\n") < (size_t)bytes) status = read_line(p, text, (size_t)bytes, path, line);
     }

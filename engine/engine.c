@@ -174,20 +174,40 @@ static void tables_fill(engine *g)
     }
 }
 
+/* One number of a file; UINT64_MAX where there is none ("max" is none). */
+static uint64_t number_in(const char *path)
+{
+    unsigned long long value;
+    FILE *f = fopen(path, "r");
+    if (!f) return UINT64_MAX;
+    int found = fscanf(f, "%llu", &value) == 1;
+    return fclose(f) || !found ? UINT64_MAX : (uint64_t)value;
+}
+
+/* What the control group still allows; page cache that it holds is given back when needed, so this errs
+ * on the side of refusing. */
+static uint64_t group_available(void)
+{
+    uint64_t limit = number_in("/sys/fs/cgroup/memory.max"), used = number_in("/sys/fs/cgroup/memory.current");
+    if (limit == UINT64_MAX || used == UINT64_MAX) return UINT64_MAX;
+    return limit > used ? limit - used : 0;
+}
+
 /* Bytes that can be taken without swapping or being killed; UINT64_MAX where the system does not say. */
 static uint64_t memory_available(void)
 {
     char line[256];
     unsigned long long kib;
-    uint64_t available = UINT64_MAX;
+    uint64_t available = UINT64_MAX, group = group_available();
     FILE *f = fopen("/proc/meminfo", "r");
-    if (!f) return available;
+    if (!f) return group;
     while (fgets(line, sizeof line, f))
         if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1) {
             available = kib > UINT64_MAX / 1024 ? UINT64_MAX : (uint64_t)kib * 1024;
             break;
         }
-    return fclose(f) ? UINT64_MAX : available;
+    fclose(f);
+    return available < group ? available : group;
 }
 
 static int memory_check(const engine *g, fmt_error *e)

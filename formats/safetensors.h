@@ -48,8 +48,8 @@ uint32_t    st_dtype_bytes(st_dtype d);
 int32_t     st_dtype_moewe(st_dtype d); /* the moewe_dtype, or 0 when moewe has none */
 void        st_shape_text(const st_tensor *t, char *buf, size_t cap); /* "[32, 256]" */
 
-/* Writes tensors (file and data order: as given; data packed, row-major) to path: into a temporary
- * file beside it that is renamed when complete and removed on failure. */
+/* Writes tensors (file and data order: as given; data packed, row-major) to path: into a file without a
+ * name that is put in place when complete, so that nothing half-written stays, however the process ends. */
 int st_write(const char *path, const st_tensor *tensors, size_t n, fmt_error *e);
 
 #endif

@@ -106,32 +106,65 @@ static int write_file(int fd, const char *path, const char *text, const st_tenso
     return 0;
 }
 
-/* A file of its own beside path, with the permissions that a new file gets.  Fills name. */
-static int open_temporary(const char *path, char *name, size_t cap, fmt_error *e)
+/* Directory part of path, "." when it has none; allocated. */
+static char *directory_of(const char *path)
 {
-    int fd = -1;
-    for (int attempt = 0; attempt < 100; attempt++) {
-        snprintf(name, cap, "%s.tmp-%ld-%d", path, (long)getpid(), attempt);
+    const char *slash = strrchr(path, '/');
+    return !slash ? strdup(".") : slash == path ? strdup("/") : strndup(path, (size_t)(slash - path));
+}
+
+/* A file without a name in that directory: it is gone when the process ends, however it ends.  Where the
+ * file system has none, a named one, in name. */
+static int open_temporary(const char *dir, const char *path, char *name, size_t cap, int *named, fmt_error *e)
+{
+    *named = 0;
+    int fd = open(dir, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
+    if (fd >= 0) return fd;
+    *named = errno == EOPNOTSUPP || errno == EISDIR || errno == EINVAL;
+    for (int attempt = 0; *named && attempt < 100; attempt++) {
+        snprintf(name, cap, "%s/.moewe-%ld-%d", dir, (long)getpid(), attempt);
         fd = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
         if (fd >= 0 || errno != EEXIST) break;
     }
     return fd >= 0 ? fd : fmt_fail(e, "%.300s: cannot be written: %s", path, strerror(errno));
 }
 
+/* Gives the nameless file a name beside path, so that it can be renamed over it. */
+static int name_temporary(int fd, const char *dir, const char *path, char *name, size_t cap, fmt_error *e)
+{
+    char self[48];
+    snprintf(self, sizeof self, "/proc/self/fd/%d", fd);
+    for (int attempt = 0; attempt < 100; attempt++) {
+        snprintf(name, cap, "%s/.moewe-%ld-%d", dir, (long)getpid(), attempt);
+        if (!linkat(AT_FDCWD, self, AT_FDCWD, name, AT_SYMLINK_FOLLOW)) return 0;
+        if (errno != EEXIST) break;
+    }
+    name[0] = 0;
+    return fmt_fail(e, "%.300s: cannot be put in place: %s", path, strerror(errno));
+}
+
 static int write_and_rename(const char *path, const char *text, const st_tensor *t, size_t n, fmt_error *e)
 {
-    size_t cap = strlen(path) + 48;
-    char *name = malloc(cap);
-    if (!name) return fmt_fail(e, "%.300s: no memory to write it", path);
-    int fd = open_temporary(path, name, cap, e), failed = fd < 0;
+    char *dir = directory_of(path);
+    size_t cap = dir ? strlen(dir) + 48 : 0;
+    char *name = dir ? calloc(cap, 1) : NULL;
+    int named = 0, failed;
+    if (!name) {
+        free(dir);
+        return fmt_fail(e, "%.300s: no memory to write it", path);
+    }
+    int fd = open_temporary(dir, path, name, cap, &named, e);
+    failed = fd < 0;
     if (!failed) {
         failed = write_file(fd, path, text, t, n, e);
+        if (!failed && !named) failed = name_temporary(fd, dir, path, name, cap, e);
         if (close(fd) != 0 && !failed) failed = fmt_fail(e, "%.300s: closing it failed: %s", path, strerror(errno));
         if (!failed && rename(name, path) != 0)
             failed = fmt_fail(e, "%.300s: cannot be put in place: %s", path, strerror(errno));
-        if (failed) unlink(name);
+        if (failed && name[0]) unlink(name);
     }
     free(name);
+    free(dir);
     return failed ? -1 : 0;
 }
 

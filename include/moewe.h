@@ -227,8 +227,8 @@ MOEWE_API int32_t      moewe_device_threads(const moewe_device *dev);   /* that 
 /* One line per compiled-in back end: name, "yes", or why not.  Works like snprintf. */
 MOEWE_API size_t moewe_device_list(char *buf, size_t cap);
 
-/* Memory on the device, aligned for every plan and zero filled; moewe_device_free takes the same
- * span back.  copy goes either way between host and device, or within one; copy and sync wait. */
+/* Memory on the device, aligned for every plan, zero filled, and really there: on a CPU every page
+ * is taken at once.  moewe_device_free takes the same span back.  copy goes either way between host and device, or within one; copy and sync wait. */
 MOEWE_API moewe_status moewe_device_alloc(const moewe_device *dev, moewe_need need, moewe_span *out);
 MOEWE_API void         moewe_device_free(const moewe_device *dev, moewe_span mem);
 MOEWE_API moewe_status moewe_device_copy(const moewe_device *dev, void *dst, const void *src, uint64_t bytes);
@@ -324,7 +324,7 @@ typedef struct moewe_matrix {
     int64_t     expert_stride;  /* bytes; 0 = rows * row_stride */
     int64_t     row_stride;     /* bytes; 0 = packed */
     int64_t     col_stride;     /* bytes; 0 = one element */
-    int32_t     dtype;          /* moewe_dtype */
+    int32_t     dtype;          /* moewe_dtype; 0 is refused: a matrix has no default */
     uint32_t    layout;         /* 0 = as above; else the tag that a pack function wrote, strides unused */
 } moewe_matrix;
 

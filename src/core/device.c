@@ -155,6 +155,9 @@ moewe_status moewe_device_alloc(const moewe_device *dev, moewe_need need, moewe_
     if (!dev || !out) return moewe_fail(MOEWE_E_ARG, "moewe_device_alloc: %s is NULL", dev ? "out" : "dev");
     if (need.align > 4096 || (need.align & (need.align - 1)))
         return moewe_fail(MOEWE_E_ARG, "moewe_device_alloc: align is %u, needs a power of two up to 4096", need.align);
+    if (need.place != (dev->backend->kind == MOEWE_DEVICE_CUDA ? MOEWE_PLACE_CUDA : MOEWE_PLACE_HOST))
+        return moewe_fail(MOEWE_E_WS_PLACE, "moewe_device_alloc: need.place is %d, which is not where device %s has memory",
+                          need.place, dev->backend->name);
     if (need.bytes) {
         moewe_status s = dev->backend->alloc(dev, need.bytes, &p);
         if (s) return s;

@@ -31,18 +31,34 @@ static void cpu_close(moewe_device *dev)
     moewe_host_free(&dev->allocator, state, sizeof *state);
 }
 
-/* Whole pages, huge ones where the system gives them: mapped, so that zeros cost nothing. */
+/* Makes the system give every page now: memory that is only promised may be missing later.  0 on success. */
+static int take_pages(uint8_t *p, uint64_t bytes)
+{
+#ifdef MADV_POPULATE_WRITE
+    if (!madvise(p, bytes, MADV_POPULATE_WRITE)) return 0;
+    if (errno != EINVAL) return -1;
+#endif
+    for (uint64_t at = 0; at < bytes; at += 4096) ((volatile uint8_t *)p)[at] = 0;
+    return 0;
+}
+
+/* Whole pages, huge ones where the system gives them: mapped, so that they come zeroed. */
 static moewe_status cpu_alloc(const moewe_device *dev, uint64_t bytes, void **out)
 {
     (void)dev;
+    errno = ENOMEM;
     void *p = bytes > SIZE_MAX / 2 ? MAP_FAILED
                                    : mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (p == MAP_FAILED)
-        return moewe_fail(MOEWE_E_NOMEM, "moewe_device_alloc: the system has no %llu bytes (%s)",
-                          (unsigned long long)bytes, strerror(errno));
-    madvise(p, bytes, MADV_HUGEPAGE);
-    *out = p;
-    return MOEWE_OK;
+    if (p != MAP_FAILED) {
+        madvise(p, bytes, MADV_HUGEPAGE);
+        if (!take_pages(p, bytes)) {
+            *out = p;
+            return MOEWE_OK;
+        }
+        munmap(p, bytes);
+    }
+    return moewe_fail(MOEWE_E_NOMEM, "moewe_device_alloc: the system has no %llu bytes (%s)", (unsigned long long)bytes,
+                      strerror(errno));
 }
 
 static void cpu_free(const moewe_device *dev, void *ptr, uint64_t bytes)

@@ -50,19 +50,20 @@ static void linear_panel(void *task, int32_t i, int32_t count)
     (void)count;
     const linear_task *t = task;
     const moewe_linear *l = t->lin;
-    int32_t p = i / t->spans, token = i % t->spans * TASK_TOKENS, col = p * CPU_COLS;
-    int32_t end = t->n_tokens - token < TASK_TOKENS ? t->n_tokens : token + TASK_TOKENS;
+    int32_t p = i / t->spans, col = p * CPU_COLS;
+    int64_t token = (int64_t)(i % t->spans) * TASK_TOKENS; /* 64 bits: a step past the last token may leave 32 */
+    int64_t end = t->n_tokens - token < TASK_TOKENS ? t->n_tokens : token + TASK_TOKENS;
     cpu_panel panel = cpu_panel_of(&l->matrix, (moewe_shape){1, l->rows, l->cols}, 0, p);
     _Alignas(64) float c[CPU_ROWS * CPU_COLS];
     float old[CPU_COLS];
     const void *rows[CPU_ROWS];
     for (; token < end; token += CPU_ROWS) {
-        int32_t n = end - token < CPU_ROWS ? end - token : CPU_ROWS;
-        for (int32_t r = 0; r < n; r++) rows[r] = t->x + (int64_t)(token + r) * t->x_stride;
+        int32_t n = end - token < CPU_ROWS ? (int32_t)(end - token) : CPU_ROWS;
+        for (int32_t r = 0; r < n; r++) rows[r] = t->x + (token + r) * t->x_stride;
         t->kernels->tile(rows, l->x_dtype, n, &panel, l->matrix.dtype, l->cols, c);
         for (int32_t r = 0; r < n; r++) {
             float *cr = c + r * CPU_COLS;
-            uint8_t *to = t->y + (int64_t)(token + r) * t->y_stride + (int64_t)col * moewe_dtype_bytes(l->y_dtype);
+            uint8_t *to = t->y + (token + r) * t->y_stride + (int64_t)col * moewe_dtype_bytes(l->y_dtype);
             if (l->matrix.bias)
                 for (int32_t j = 0; j < panel.cols; j++) cr[j] += l->matrix.bias[col + j];
             if (l->y_add) {

@@ -10,8 +10,8 @@
 
 int ref_gated(int32_t act)
 {
-    return act == MOEWE_ACT_SWIGLU || act == MOEWE_ACT_SWIGLU_STEP || act == MOEWE_ACT_SWIGLU_OAI || act == MOEWE_ACT_GEGLU ||
-           act == MOEWE_ACT_GEGLU_TANH || act == MOEWE_ACT_REGLU;
+    return act == MOEWE_ACT_SWIGLU || act == MOEWE_ACT_SWIGLU_STEP || act == MOEWE_ACT_SWIGLU_OAI ||
+           act == MOEWE_ACT_GEGLU || act == MOEWE_ACT_GEGLU_TANH || act == MOEWE_ACT_REGLU;
 }
 
 static double silu(double z, double alpha)

@@ -233,7 +233,7 @@ static int in_play(const moewe_config *cfg, ref_value most, ref_value l, ref_val
     double size = fmax(fabs(l.v), most.v), error = l.e + most.e, ratio;
     ref_value limit = {2.0 * (double)cfg->sparsemixer_eps, 0.0}, r;
 
-    if (isinf(l.v)) return 0; /* masked: no share of anything */
+    if (isinf(l.v)) return 0;    /* masked: no share of anything */
     if (l.v == most.v) return 1; /* 0 / size, and 0 / 0 is not above any eps either */
     ratio = (most.v - l.v) / size;
     r.v = ratio;
@@ -268,8 +268,8 @@ void ref_sparsemixer(const moewe_config *cfg, const ref_value *logits, int32_t *
             if (!in_play(cfg, logits[best], logits[i], margin)) continue;
             share = exp(logits[i].v - logits[best].v);
             sum += share;
-            relative += share * (logits[i].e + logits[best].e +
-                                 ref_unit(MOEWE_DTYPE_F32) * (logits[best].v - logits[i].v));
+            relative +=
+                share * (logits[i].e + logits[best].e + ref_unit(MOEWE_DTYPE_F32) * (logits[best].v - logits[i].v));
         }
         weights[k].v = sum > 0.0 ? 1.0 / sum : 0.0;
         weights[k].e = sum > 0.0 ? weights[k].v * expm1(relative / sum) +
