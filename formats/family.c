@@ -143,9 +143,6 @@ int family_open(const json_t *config, const char *file, family **out, fmt_error 
     f->config = config;
     f->file = file;
     int failed = choose_descriptor(f, e);
-    const char *not_here = failed ? NULL : json_string_value(json_object_get(f->descriptor, "unsupported"));
-    if (not_here)
-        failed = fmt_fail(e, "%.200s: model_type '%s' is known but not supported: %.400s", file, f->model_type, not_here);
     if (!failed) failed = !(f->kinds = parse(text_of(NULL, "kinds"), e));
     if (!failed) failed = family_find_layers(f, e);
     if (failed) {

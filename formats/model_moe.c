@@ -211,7 +211,10 @@ static int read_scales(const model_config *c, int32_t layer, const json_t *block
 
 static int check_runs(const model_config *c, const json_t *block, fmt_error *e)
 {
+    const char *not_here = json_string_value(json_object_get(family_descriptor(c->family), "unsupported"));
     static const char *const outside[] = {"router_input", "in_norm", "out_norm", "out_bias", "router_transposed"};
+    if (not_here)
+        return fmt_fail(e, "%.300s: the MoE blocks of a %s model can be planned but not run: %.300s", c->file, c->model_type, not_here);
     for (size_t i = 0; i < sizeof outside / sizeof *outside; i++)
         if (get(block, outside[i]))
             return fmt_fail(e, "%.300s: the MoE block of a %s model has a part (%s) that a moewe layer does not, so it cannot be run",
