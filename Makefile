@@ -4,7 +4,7 @@ TYPE  ?= Release
 FLAGS ?=
 JOBS  ?= $(shell nproc)
 
-.PHONY: all demo check check-asan check-tsan install-check deps clean help
+.PHONY: all demo check check-asan check-tsan install-check fuzz deps clean help
 .DEFAULT_GOAL := all
 
 # Configured once; looks for the packages first, so that what is missing is said in one line.
@@ -33,11 +33,14 @@ check-tsan: ## the same under the thread sanitizer
 install-check: all ## install into a scratch folder and build a program against it, both ways
 	tools/install_check.sh $(BUILD)
 
+fuzz: ## each fuzz target for FUZZ_SECONDS (60) under the sanitizers; needs clang
+	FUZZ_OUT=$(abspath $(BUILD))-fuzz JOBS=$(JOBS) fuzz/run.sh
+
 deps: ## install the packages that the build needs (Debian, as root)
 	tools/deps.sh --install
 
 clean: ## remove what was built
-	rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-tsan
+	rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-tsan $(BUILD)-fuzz
 
 help:
 	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*##/\t/'

@@ -1,155 +1,184 @@
-/* cmd_plan.c - moewe plan: the workspace of a model's MoE layers, region by region, from config.json alone. */
+/* cmd_plan.c - moewe plan: what a model takes on each rank, from config.json alone.  Asks planner/ and hands the answer
+ * to plan_*.c. */
 #include <stdio.h>
-#include <stdlib.h>
+#include <string.h>
 
-#include <jansson.h>
-
-#include "../formats/model.h"
 #include "args.h"
+#include "plan_out.h"
 
 typedef struct plan_job {
     cli_common common;
-    int32_t tokens, weight_dtype;
-    int json;
-    const char *path;
-    model_config config;
-    moewe_config moe; /* as planned */
-    char name[256];   /* of its first MoE block */
+    planner_ask ask;
+    const char *weights_name, *svg, *path;
+    int32_t context, sequences;
+    int json, compare;
+    planner_model *model;
     moewe_device *device;
-    moewe_plan *plan;
-    int32_t n_moe_layers;
-    moewe_need need, floor;
-    uint64_t one_pass, one_per_layer;
+    moewe_plan *layer;
+    plan_answer answer;
 } plan_job;
 
-/* Every product is checked: a config may be anyone's. */
-static int sums(plan_job *j)
+/* The dtype in which a CPU would hold the experts: 16 bits where the checkpoint's form is none that it computes with. */
+static int32_t cpu_dtype(const planner_format *f)
 {
-    uint64_t pairs = (uint64_t)j->moe.max_tokens * (uint64_t)j->moe.top_k;
-    uint64_t pair_bytes = (uint64_t)j->moe.inter * moewe_dtype_bytes(j->moe.x_dtype) + 16;
-    if (__builtin_mul_overflow(pairs, pair_bytes, &j->one_pass) ||
-        __builtin_mul_overflow(j->need.bytes, (uint64_t)j->n_moe_layers, &j->one_per_layer))
-        return cli_fail("%s: %d tokens over %d layers need more than 2^64 bytes", j->config.file, (int)j->tokens,
-                        (int)j->n_moe_layers);
+    if (!strcmp(f->name, "f32")) return MOEWE_DTYPE_F32;
+    return !strcmp(f->name, "f16") ? MOEWE_DTYPE_F16 : MOEWE_DTYPE_BF16;
+}
+
+static int layer_plan(plan_job *j)
+{
+    plan_answer *a = &j->answer;
+    moewe_config c = a->plan.moe;
+    uint64_t pairs, pair_bytes;
+    if (!a->facts->n_moe_layers) return CLI_OK;
+    c.name = a->facts->model_type;
+    c.w_dtype = a->w_dtype;
+    if (moewe_plan_create(j->device, &c, &j->layer) || moewe_plan_need(j->layer, &a->need))
+        return cli_fail("%s: %s", a->facts->file, moewe_last_error());
+    a->layer = j->layer;
+    pairs = (uint64_t)c.max_tokens * (uint64_t)c.top_k;
+    pair_bytes = (uint64_t)c.inter * moewe_dtype_bytes(c.x_dtype) + 16;
+    if (__builtin_mul_overflow(pairs, pair_bytes, &a->one_pass) ||
+        __builtin_mul_overflow(a->need.bytes, (uint64_t)a->facts->n_moe_layers, &a->one_per_layer))
+        return cli_fail("%s: %d tokens over %d layers need more than 2^64 bytes", a->facts->file, (int)c.max_tokens,
+                        (int)a->facts->n_moe_layers);
     return CLI_OK;
 }
 
-static int make_plan(plan_job *j)
+static void compare(plan_job *j)
 {
-    moewe_config *c = &j->moe;
-    for (int32_t i = j->config.n_layers - 1; i >= 0; i--)
-        if (j->config.layer_is_moe[i]) {
-            j->n_moe_layers++;
-            model_block_name(&j->config, i, j->name, sizeof j->name);
-        }
-    if (!j->n_moe_layers)
-        return cli_fail("%s: none of its %d layers is an MoE layer", j->config.file, (int)j->config.n_layers);
-    *c = j->config.moe;
-    c->name = j->name;
-    c->max_tokens = j->tokens;
-    c->x_dtype = c->y_dtype = j->common.dtype;
-    c->w_dtype = j->weight_dtype ? j->weight_dtype : j->config.weight_dtype;
-    c->workspace_limit = j->common.workspace_limit;
+    plan_answer *a = &j->answer;
+    planner_call call = planner_call_of(j->model, &a->plan);
+    a->compare = j->compare;
+    a->scratch_type = call.mid.name;
+    for (int i = 0; a->layer && i < PLANNER_LAYOUT_COUNT; i++)
+        a->scratch[i] = planner_scratch((planner_layout)i, &call);
+}
+
+static int on_cpu(plan_job *j)
+{
+    fmt_error e;
+    plan_answer *a = &j->answer;
+    const planner_shard *s = &a->plan.shard;
+    const planner_ask *p = &a->plan.ask;
+    if (s->tp * s->dp > 1 || !a->layer || p->context > INT32_MAX || p->sequences > INT32_MAX) return CLI_OK;
+    const planner_cpu_ask ask = {.dtype = p->dtype,
+                                 .w_dtype = a->w_dtype,
+                                 .tokens = p->tokens,
+                                 .context = (int32_t)p->context,
+                                 .sequences = (int32_t)p->sequences,
+                                 .workspace_limit = p->workspace_limit};
+    if (planner_on_cpu(j->model, &ask, j->device, &a->cpu, &e)) return cli_fail("%s", e.text);
+    a->on_cpu = 1;
+    return CLI_OK;
+}
+
+static int plan(plan_job *j)
+{
+    fmt_error e;
+    plan_answer *a = &j->answer;
+    j->ask.dtype = j->common.dtype;
+    j->ask.workspace_limit = j->common.workspace_limit;
+    j->ask.context = j->context;
+    j->ask.sequences = j->sequences;
     if (cli_device_open(&j->common, &j->device)) return cli_fail("%s", moewe_last_error());
-    if (moewe_plan_floor(j->device, c, &j->floor)) return cli_fail("%s: %s", j->config.file, moewe_last_error());
-    if (c->workspace_limit && c->workspace_limit < j->floor.bytes)
-        return cli_fail("%s: --workspace-limit is %llu bytes, its MoE layers need at least %llu", j->config.file,
-                        (unsigned long long)c->workspace_limit, (unsigned long long)j->floor.bytes);
-    if (moewe_plan_create(j->device, c, &j->plan) || moewe_plan_need(j->plan, &j->need))
-        return cli_fail("%s: %s", j->config.file, moewe_last_error());
-    return sums(j);
-}
-
-/* ---- in words ---------------------------------------------------------------------------------- */
-
-static int print_words(const plan_job *j)
-{
-    size_t length = moewe_plan_describe(j->plan, NULL, 0);
-    char *text = malloc(length + 1);
-    if (!text) return cli_fail("no memory for a text of %zu bytes", length);
-    moewe_plan_describe(j->plan, text, length + 1);
-    fputs(text, stdout);
-    free(text);
-    putchar('\n');
-    printf("workspace: %s, shared by %d MoE layers\n", cli_size_text(j->need.bytes).text, (int)j->n_moe_layers);
-    printf("one for each layer would take: %s\n", cli_size_text(j->one_per_layer).text);
-    printf("floor, the least --workspace-limit: %s\n", cli_size_text(j->floor.bytes).text);
-    printf("one pass over all pairs (%lld pairs x (%d x %u + 16) bytes) would take: %s\n",
-           (long long)j->tokens * j->moe.top_k, (int)j->moe.inter, (unsigned)moewe_dtype_bytes(j->moe.x_dtype),
-           cli_size_text(j->one_pass).text);
-    return CLI_OK;
-}
-
-/* ---- in JSON ----------------------------------------------------------------------------------- */
-
-static json_t *regions_json(const plan_job *j)
-{
-    static const char *const stages[] = {"route", "sort", "gemm1", "gemm2", "combine"};
-    json_t *list = json_array();
-    moewe_region r;
-    for (int32_t i = 0; list && i < moewe_plan_region_count(j->plan); i++) {
-        json_t *one = moewe_plan_region(j->plan, i, &r)
-                          ? NULL
-                          : json_pack("{s:s, s:I, s:I, s:s, s:s}", "name", r.name, "offset", (json_int_t)r.offset,
-                                      "bytes", (json_int_t)r.bytes, "first_stage", stages[r.first_stage], "last_stage",
-                                      stages[r.last_stage]);
-        if (!one || json_array_append_new(list, one)) {
-            json_decref(list);
-            return NULL;
-        }
-    }
-    return list;
-}
-
-static int print_json(const plan_job *j)
-{
-    const moewe_config *c = &j->moe;
-    json_t *regions = regions_json(j), *root = NULL;
-    if (regions)
-        root = json_pack(
-            "{s:s, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:s, s:s, s:I, s:I, s:I, s:i, s:I, s:I, s:o}", "config",
-            j->config.file, "model_type", j->config.model_type, "backend", moewe_device_backend(j->device), "threads",
-            (int)moewe_device_threads(j->device), "tokens", (int)j->tokens, "moe_layers", (int)j->n_moe_layers,
-            "hidden", (int)c->hidden, "inter", (int)c->inter, "experts", (int)c->n_experts, "top_k", (int)c->top_k,
-            "dtype", moewe_dtype_name(c->x_dtype), "weights_dtype", moewe_dtype_name(c->w_dtype), "workspace_limit",
-            (json_int_t)c->workspace_limit, "workspace_bytes", (json_int_t)j->need.bytes, "workspace_floor_bytes",
-            (json_int_t)j->floor.bytes, "workspace_align", (int)j->need.align, "one_pass_bytes",
-            (json_int_t)j->one_pass, "one_per_layer_bytes", (json_int_t)j->one_per_layer, "regions", regions);
-    if (!root) return cli_fail("no memory for the plan as JSON");
-    int bad = json_dumpf(root, stdout, JSON_INDENT(2));
-    json_decref(root);
-    putchar('\n');
-    return bad ? cli_fail("cannot write the plan to standard output") : CLI_OK;
+    if (planner_open(j->path, &j->model, &e) || planner_make(j->model, &j->ask, j->device, &a->plan, &e))
+        return cli_fail("%s", e.text);
+    a->facts = planner_model_facts(j->model);
+    a->device = j->device;
+    a->w_dtype = cpu_dtype(j->ask.weights && !j->ask.weights->scale_bits ? j->ask.weights : &a->plan.plain_format);
+    int status = layer_plan(j);
+    if (!status) status = on_cpu(j);
+    if (status) return status;
+    compare(j);
+    if (j->svg) status = plan_write_svg(a, j->svg);
+    if (status) return status;
+    return j->json ? plan_print_json(a) : plan_print_words(a);
 }
 
 int cmd_plan(int argc, char **argv)
 {
     static const char *const positionals[] = {"DIR_OR_CONFIG"};
-    plan_job j = {.common = {.dtype = MOEWE_DTYPE_BF16}, .tokens = 4096};
+    static const args_word kv_words[] = {{"bf16", 0}, {"fp8", 1}, {NULL, 0}};
+    plan_job j = {.common = {.dtype = MOEWE_DTYPE_F32}, .ask = {.tokens = 4096, .kv_fp8 = -1, .utilization = 0.9}};
     fmt_error e;
+#define RANKS(option, field, text)                                                                                     \
+    {                                                                                                                  \
+        .name = option, .metavar = "N", .kind = ARGS_INT, .out = &j.ask.field, .low = 1, .high = 4096, .help = text    \
+    }
     const args_option options[] = {
         {.name = "--tokens",
          .metavar = "N",
          .kind = ARGS_INT,
-         .out = &j.tokens,
+         .out = &j.ask.tokens,
          .low = 1,
          .high = INT32_MAX,
-         .help = "tokens that one call may hold (default: 4096)"},
-        ARGS_DTYPE(j.common, "of the activations (default: bf16)"),
+         .help = "tokens that one rank may batch (default: 4096)"},
+        {.name = "--context",
+         .metavar = "N",
+         .kind = ARGS_INT,
+         .out = &j.context,
+         .low = 1,
+         .high = INT32_MAX,
+         .help = "tokens of each sequence (default: what the model allows)"},
+        {.name = "--sequences",
+         .metavar = "N",
+         .kind = ARGS_INT,
+         .out = &j.sequences,
+         .low = 1,
+         .high = INT32_MAX,
+         .help = "sequences of each data-parallel rank (default: 1)"},
+        RANKS("--tp", tp, "tensor-parallel ranks (default: 1)"),
+        RANKS("--ep", ep, "ranks that the experts are spread over (default: 1)"),
+        RANKS("--dp", dp, "data-parallel ranks (default: as few as --ep needs)"),
         {.name = "--weights",
-         .metavar = "f32|bf16|f16",
+         .metavar = "FORMAT",
+         .kind = ARGS_TEXT,
+         .out = &j.weights_name,
+         .help = "bf16, fp8, nvfp4, mxfp4, q8_0, q4_K ... (default: as config.json says)"},
+        {.name = "--kv",
+         .metavar = "bf16|fp8",
          .kind = ARGS_WORD,
-         .out = &j.weight_dtype,
-         .words = args_weight_dtypes,
-         .help = "of the experts (default: what config.json says)"},
+         .out = &j.ask.kv_fp8,
+         .words = kv_words,
+         .help = "of the KV cache (default: fp8 where config.json asks for it, else bf16)"},
+        {.name = "--memory",
+         .metavar = "BYTES",
+         .kind = ARGS_SIZE,
+         .out = &j.ask.memory,
+         .help = "of each rank: says whether it fits, and what would"},
+        {.name = "--utilization",
+         .metavar = "X",
+         .kind = ARGS_REAL,
+         .out = &j.ask.utilization,
+         .low = 0.01,
+         .high = 1,
+         .help = "share of --memory that may be used (default: 0.9)"},
+        RANKS("--lanes", lanes, "workspaces that may be in use at once (default: 1)"),
+        ARGS_DTYPE(j.common, "of the MoE layers' activations (default: f32)"),
         {.name = "--json", .kind = ARGS_FLAG, .out = &j.json, .help = "as a JSON object"},
+        {.name = "--svg",
+         .metavar = "FILE",
+         .kind = ARGS_TEXT,
+         .out = &j.svg,
+         .help = "writes a memory map, to scale, as a picture"},
+        {.name = "--compare",
+         .kind = ARGS_FLAG,
+         .out = &j.compare,
+         .help = "also what scratch memory other layouts would take for the same call"},
         ARGS_COMMON(j.common),
     };
+#undef RANKS
     const args_spec spec = {
         .synopsis = "DIR_OR_CONFIG [options]",
-        .about = "Plans the MoE layers of a model and prints the choices, the workspace region by region, the floor\n"
-                 "below which no --workspace-limit can be met, what one pass over all token-expert pairs would take,\n"
-                 "and what a workspace for each layer would.  Reads config.json only; needs no weights.",
+        .about =
+            "Says what a model takes on each rank: weights, KV cache, recurrent state, and the workspace of its MoE\n"
+            "layers region by region, with the floor below which no --workspace-limit can be met.  Reads\n"
+            "config.json only; needs no weights and no GPU.  DIR_OR_CONFIG may also be a name that is built in,\n"
+            "such as nemotron-3-super or openai/gpt-oss-20b.\n"
+            "\n"
+            "--dtype is that of moewe run and moewe generate, and sizes the workspace; --kv and --weights are those\n"
+            "of the deployment that is planned.  How a model is cut over ranks: docs/planner.md.",
         .positionals = positionals,
         .values = &j.path,
         .n_positionals = 1,
@@ -158,11 +187,13 @@ int cmd_plan(int argc, char **argv)
     };
     int status = args_parse(&spec, argc, argv);
     if (status != ARGS_GO) return status;
-    if (model_config_load(j.path, &j.config, &e)) return cli_fail("%s", e.text);
-    status = make_plan(&j);
-    if (!status) status = j.json ? print_json(&j) : print_words(&j);
-    moewe_plan_destroy(j.plan);
+    if (j.weights_name) {
+        j.ask.weights = planner_format_find(j.weights_name, &e);
+        if (!j.ask.weights) return cli_usage("--weights: %s", e.text);
+    }
+    status = plan(&j);
+    moewe_plan_destroy(j.layer);
+    planner_close(j.model);
     moewe_device_close(j.device);
-    model_config_free(&j.config);
     return status;
 }

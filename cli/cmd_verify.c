@@ -47,6 +47,16 @@ static double allowed_error(int32_t dtype, const moewe_config *c)
     return 0x1p-24 * sqrt(2.0 * ((double)c->hidden + inter + 2.0 * (double)c->latent));
 }
 
+/* Largest relative error of routing weights: a logit of hidden products drifts by u * sqrt(hidden) of the largest
+ * logit, as above, the difference of two sides by u * sqrt(2 * hidden) of it.  It stands in the exponent of exp, and
+ * so is the relative error of a softmax; of sigmoid and sqrt(softplus) it is less.  The sum of n scores adds
+ * u * sqrt(2 * n), exp, division and scales a few u. */
+static double allowed_weights(const moewe_config *c, double largest_logit)
+{
+    double n = (double)c->n_experts + (double)c->n_null;
+    return 0x1p-24 * (sqrt(2.0 * (double)c->hidden) * largest_logit + sqrt(2.0 * n) + 8);
+}
+
 /* ---- what there is to compare -------------------------------------------------------------- */
 
 static int ends_with(const char *text, const char *tail, size_t *head)
@@ -128,9 +138,10 @@ static int find_pairs(verify_job *j)
 typedef struct verify_rows {
     int32_t n, width;
     float *input;  /* as recorded */
-    float *logits; /* of the recorded input, for bf16; or NULL */
-    void *x, *y;   /* of the plan's dtype */
-    float *output; /* y as f32 */
+    float *logits; /* of the recorded input */
+    double largest_logit;
+    void *x, *y;        /* of the plan's dtype */
+    float *output;      /* y as f32 */
     int32_t *token_ids; /* or NULL */
 } verify_rows;
 
@@ -153,9 +164,8 @@ static int rows_take(verify_rows *r, const verify_pair *p, const moewe_config *c
     r->output = malloc(n * sizeof *r->output);
     r->x = malloc(n * moewe_dtype_bytes(dtype));
     r->y = malloc(n * moewe_dtype_bytes(dtype));
-    if (dtype != MOEWE_DTYPE_F32)
-        r->logits = malloc((uint64_t)r->n * ((uint64_t)c->n_experts + (uint64_t)c->n_null) * sizeof *r->logits);
-    if (!r->input || !r->output || !r->x || !r->y || (dtype != MOEWE_DTYPE_F32 && !r->logits))
+    r->logits = malloc((uint64_t)r->n * ((uint64_t)c->n_experts + (uint64_t)c->n_null) * sizeof *r->logits);
+    if (!r->input || !r->output || !r->x || !r->y || !r->logits)
         return cli_fail("no memory for %d rows of %d numbers", (int)r->n, (int)r->width);
     cli_to_f32(p->input->data, ST_F32, n, r->input);
     cli_from_f32(r->input, n, dtype, r->x);
@@ -191,24 +201,32 @@ static int route(verify_rows *r, const moewe_config *c, const moewe_matrix *rout
             double sum = router->bias ? (double)router->bias[e] : 0;
             for (int32_t k = 0; k < r->width; k++) sum += row[k] * (double)r->input[(int64_t)t * r->width + k];
             r->logits[(int64_t)t * n + e] = (float)sum;
+            if (fabs(sum) > r->largest_logit) r->largest_logit = fabs(sum);
         }
     }
     free(row);
     return CLI_OK;
 }
 
+/* n rows from first on. */
+static moewe_io rows_io(const cli_block *b, const verify_rows *r, int32_t first, int32_t n)
+{
+    size_t at = (size_t)first * (size_t)r->width * moewe_dtype_bytes(b->config.x_dtype);
+    int64_t choices = (int64_t)b->config.n_experts + b->config.n_null;
+    moewe_io io;
+    MOEWE_INIT(io);
+    io.n_tokens = n;
+    io.x = (const char *)r->x + at;
+    io.y = (char *)r->y + at;
+    io.logits = b->config.x_dtype == MOEWE_DTYPE_F32 ? NULL : r->logits + first * choices;
+    io.token_ids = r->token_ids ? r->token_ids + first : NULL;
+    return io;
+}
+
 static int run_rows(const cli_block *b, verify_rows *r, int32_t step)
 {
-    size_t row_bytes = (size_t)r->width * moewe_dtype_bytes(b->config.x_dtype);
-    int64_t choices = (int64_t)b->config.n_experts + b->config.n_null;
     for (int32_t t = 0; t < r->n; t += step) {
-        moewe_io io;
-        MOEWE_INIT(io);
-        io.n_tokens = step;
-        io.x = (const char *)r->x + (size_t)t * row_bytes;
-        io.y = (char *)r->y + (size_t)t * row_bytes;
-        io.logits = r->logits ? r->logits + t * choices : NULL;
-        io.token_ids = r->token_ids ? r->token_ids + t : NULL;
+        moewe_io io = rows_io(b, r, t, step);
         if (moewe_run(b->plan, &b->weights, &io, b->workspace, NULL)) return cli_fail("%s", moewe_last_error());
     }
     return CLI_OK;
@@ -216,7 +234,9 @@ static int run_rows(const cli_block *b, verify_rows *r, int32_t step)
 
 /* ---- comparisons ------------------------------------------------------------------------------- */
 
-typedef struct verify_error { double relative, largest; } verify_error;
+typedef struct verify_error {
+    double relative, largest;
+} verify_error;
 
 static verify_error error_of(const float *got, const st_tensor *want_tensor, uint64_t n)
 {
@@ -235,78 +255,154 @@ static verify_error error_of(const float *got, const st_tensor *want_tensor, uin
 }
 
 /* The recorded argument of the block's experts: NULL when there is none of that form. */
-static const st_tensor *expert_tensor(const verify_job *j, const cli_block *b, const char *what, int integers, int64_t rows,
-                                      int64_t cols)
+static const st_tensor *expert_tensor(const verify_job *j, const verify_pair *p, const char *what, int integers,
+                                      int64_t rows, int64_t cols)
 {
     char name[320];
-    snprintf(name, sizeof name, "%s.experts.%s", b->name, what);
+    size_t head = strlen(p->input->name) - strlen(".input");
+    snprintf(name, sizeof name, "%.*s.experts.%s", (int)head, p->input->name, what);
     const st_tensor *t = st_find(j->reference, name);
     int typed = t && (integers ? t->dtype == ST_I64 || t->dtype == ST_I32 : t->dtype == ST_F32);
-    return typed && t->rank == 2 && t->shape[0] == rows && t->shape[1] == cols ? t : NULL;
+    return typed && t->rank == 2 && t->shape[0] == rows && (cols < 0 || t->shape[1] == cols) ? t : NULL;
 }
 
-static int32_t choice_at(const int32_t *row, int32_t k, int32_t id)
+/* What came of comparing choices with the recorded ones. */
+typedef struct verify_choice {
+    int64_t rows, differ;  /* rows 0: nothing was recorded */
+    double error, allowed; /* of the weights, relative to the largest */
+} verify_choice;
+
+typedef struct choice {
+    int32_t id;
+    float weight;
+} choice;
+
+static int by_id(const void *a, const void *b)
 {
-    int32_t n = 0;
-    for (int32_t s = 0; s < k; s++) n += row[s] == id;
-    return n;
+    const choice *x = a, *y = b;
+    return x->id != y->id ? (x->id > y->id) - (x->id < y->id) : (x->weight > y->weight) - (x->weight < y->weight);
 }
 
-/* Rows in which the ids, as sets, differ from the recorded ones; -1: there is nothing to compare. */
-static int64_t rows_chosen_otherwise(const verify_job *j, const cli_block *b, const verify_rows *r, int *status)
+/* Sums of what compare_row found. */
+typedef struct weight_error {
+    double plain, unscaled, largest;
+} weight_error;
+
+/* Ids as sets, and the weights of those that are equal.  Some families scale the weights and some the experts' sum,
+ * which is the same sum; their recorded weights are without the scale. */
+static int compare_row(const moewe_config *c, choice *got, choice *want, weight_error *e)
+{
+    double scale = c->routed_scale != 0 ? (double)c->routed_scale : 1;
+    int same = 1;
+    qsort(got, (size_t)c->top_k, sizeof *got, by_id);
+    qsort(want, (size_t)c->top_k, sizeof *want, by_id);
+    for (int32_t i = 0; i < c->top_k; i++) same &= got[i].id == want[i].id;
+    for (int32_t i = 0; same && i < c->top_k; i++) {
+        double w = (double)want[i].weight, plain = fabs((double)got[i].weight - w);
+        double unscaled = fabs((double)got[i].weight / scale - w);
+        if (!(plain <= e->plain)) e->plain = plain; /* a NaN stays */
+        if (!(unscaled <= e->unscaled)) e->unscaled = unscaled;
+        if (fabs(w) > e->largest) e->largest = fabs(w);
+    }
+    return same;
+}
+
+static const void *region_of(const moewe_plan *plan, moewe_span workspace, const char *name)
+{
+    moewe_region r;
+    for (int32_t i = 0; i < moewe_plan_region_count(plan); i++)
+        if (!moewe_plan_region(plan, i, &r) && strcmp(r.name, name) == 0) return (const char *)workspace.ptr + r.offset;
+    return NULL;
+}
+
+/* Routes ROUTE_PIECE rows at a time through a plan of its own, since one with a limit may have no ROUTE stage apart. */
+enum { ROUTE_PIECE = 128 };
+
+static int compare_rows(const cli_block *b, const verify_rows *r, const moewe_plan *plan, moewe_span workspace,
+                        const int32_t *ids, const float *weights, verify_choice *out)
 {
     int32_t k = b->config.top_k;
-    moewe_region region = {0};
-    moewe_io io;
-    MOEWE_INIT(io);
-    io.n_tokens = r->n;
-    io.x = r->x;
-    io.y = r->y;
-    io.token_ids = r->token_ids;
-    const st_tensor *t = expert_tensor(j, b, "arg1", 1, r->n, k);
-    if (!t || j->rows == ROWS_ONE || b->config.x_dtype != MOEWE_DTYPE_F32) return -1;
-    moewe_status s = moewe_run_stages(b->plan, &b->weights, &io, b->workspace, NULL, MOEWE_STAGE_ROUTE, MOEWE_STAGE_ROUTE);
-    if (s == MOEWE_E_UNSUPPORTED) return -1; /* the limit makes more than one chunk of the rows */
-    if (s) {
-        *status = cli_fail("%s", moewe_last_error());
-        return -1;
+    const int32_t *got_ids = region_of(plan, workspace, "ids");
+    const float *got_weights = region_of(plan, workspace, "weights");
+    weight_error e = {0, 0, 0};
+    choice *got = malloc(2 * (size_t)k * sizeof *got), *want = got ? got + k : NULL;
+    if (!got || !got_ids || !got_weights) {
+        free(got);
+        return cli_fail("%s", got ? "the plan has no regions 'ids' and 'weights'" : "no memory for a row of choices");
     }
-    for (int32_t i = 0; i < moewe_plan_region_count(b->plan); i++)
-        if (!moewe_plan_region(b->plan, i, &region) && strcmp(region.name, "ids") == 0) break;
-    const int32_t *got = (const int32_t *)(const void *)((const char *)b->workspace.ptr + region.offset);
-    int32_t *want = cli_ids(t, (uint64_t)r->n * (uint64_t)k);
-    int64_t differ = 0;
-    if (!want) {
-        *status = cli_fail("no memory for %lld ids", (long long)r->n * k);
-        return -1;
+    for (int32_t t = 0; t < r->n; t++) {
+        int32_t in = t % ROUTE_PIECE, left = r->n - t;
+        moewe_io io = rows_io(b, r, t, left < ROUTE_PIECE ? left : ROUTE_PIECE);
+        if (!in && moewe_run_stages(plan, &b->source.w, &io, workspace, NULL, MOEWE_STAGE_ROUTE, MOEWE_STAGE_ROUTE)) {
+            free(got);
+            return cli_fail("%s", moewe_last_error());
+        }
+        for (int32_t i = 0; i < k; i++) {
+            got[i] = (choice){got_ids[in * k + i], got_weights[in * k + i]};
+            want[i] = (choice){ids[(int64_t)t * k + i], weights[(int64_t)t * k + i]};
+        }
+        out->differ += !compare_row(&b->config, got, want, &e);
+        out->rows++;
     }
-    for (int32_t row = 0; row < r->n; row++) {
-        const int32_t *g = got + (int64_t)row * k, *w = want + (int64_t)row * k;
-        int same = 1;
-        for (int32_t i = 0; i < k; i++) same &= choice_at(g, k, w[i]) == choice_at(w, k, w[i]);
-        differ += !same;
+    free(got);
+    out->error = (e.unscaled < e.plain ? e.unscaled : e.plain) / (e.largest > 0 ? e.largest : 1);
+    out->allowed = allowed_weights(&b->config, r->largest_logit);
+    return CLI_OK;
+}
+
+static int compare_choice(const verify_job *j, const cli_block *b, const verify_rows *r, const verify_pair *p,
+                          verify_choice *out)
+{
+    int32_t k = b->config.top_k;
+    moewe_config c = b->config;
+    moewe_plan *plan = NULL;
+    moewe_span workspace = {0};
+    moewe_need need;
+    const st_tensor *ids = expert_tensor(j, p, "arg1", 1, r->n, -1), *w = expert_tensor(j, p, "arg2", 0, r->n, -1);
+    if (!ids || !w) return CLI_OK;
+    if (ids->shape[1] != k || w->shape[1] != k)
+        return cli_fail("%s: tensor '%s' has %lld experts a token and '%s' %lld, expected %d as the block chooses",
+                        ids->file, ids->name, (long long)ids->shape[1], w->name, (long long)w->shape[1], (int)k);
+    int32_t *want = cli_ids(ids, (uint64_t)r->n * (uint64_t)k);
+    float *weights = malloc((uint64_t)r->n * (uint64_t)k * sizeof *weights);
+    int status = want && weights ? CLI_OK : cli_fail("no memory for the choices of %d tokens", (int)r->n);
+    c.workspace_limit = 0;
+    c.max_tokens = r->n < ROUTE_PIECE ? r->n : ROUTE_PIECE;
+    if (!status && (moewe_plan_create(b->device, &c, &plan) || moewe_plan_need(plan, &need) ||
+                    moewe_device_alloc(b->device, need, &workspace)))
+        status = cli_fail("%s", moewe_last_error());
+    if (!status) {
+        cli_to_f32(w->data, ST_F32, (uint64_t)r->n * (uint64_t)k, weights);
+        status = compare_rows(b, r, plan, workspace, want, weights, out);
     }
+    moewe_device_free(b->device, workspace);
+    moewe_plan_destroy(plan);
     free(want);
-    return differ;
+    free(weights);
+    return status;
 }
 
 /* The routed experts alone, given the recorded ids and weights; relative error, or -1 when they were not recorded. */
-static double experts_error(const verify_job *j, const cli_block *whole, const verify_pair *p, double *allowed, int *status)
+static double experts_error(const verify_job *j, const cli_block *whole, const verify_pair *p, double *allowed,
+                            int *status)
 {
     cli_block b;
     int64_t rows = p->input->shape[0];
     int32_t k = whole->config.top_k, width = whole->config.latent ? whole->config.latent : whole->config.hidden;
-    const st_tensor *x = expert_tensor(j, whole, "arg0", 0, rows, width), *ids = expert_tensor(j, whole, "arg1", 1, rows, k);
-    const st_tensor *w = expert_tensor(j, whole, "arg2", 0, rows, k), *y = expert_tensor(j, whole, "out", 0, rows, width);
+    const st_tensor *x = expert_tensor(j, p, "arg0", 0, rows, width), *ids = expert_tensor(j, p, "arg1", 1, rows, k);
+    const st_tensor *w = expert_tensor(j, p, "arg2", 0, rows, k), *y = expert_tensor(j, p, "out", 0, rows, width);
     double error = -1;
-    if (!x || !ids || !w || !y || j->rows == ROWS_ONE || j->common.dtype != MOEWE_DTYPE_F32) return -1;
+    cli_common common = j->common;
+    common.workspace_limit = 0;
+    if (!x || !ids || !w || !y || j->common.dtype != MOEWE_DTYPE_F32) return -1;
     uint64_t n = (uint64_t)rows * (uint64_t)width, pairs = (uint64_t)rows * (uint64_t)k;
-    int failed = cli_block_open(&b, &j->model, p->layer, (int32_t)rows, &j->common, CLI_EXPERTS);
+    int failed = cli_block_open(&b, &j->model, p->layer, (int32_t)rows, &common, CLI_EXPERTS);
     size_t each = moewe_dtype_bytes(j->common.dtype);
     float *values = malloc(n * sizeof *values), *weights = malloc(pairs * sizeof *weights);
     void *in = malloc(n * each), *out = malloc(n * each);
     int32_t *given = cli_ids(ids, pairs);
-    if (!failed && (!values || !weights || !in || !out || !given)) failed = cli_fail("no memory for %llu numbers", (unsigned long long)n);
+    if (!failed && (!values || !weights || !in || !out || !given))
+        failed = cli_fail("no memory for %llu numbers", (unsigned long long)n);
     if (!failed) {
         moewe_io io;
         MOEWE_INIT(io);
@@ -336,7 +432,7 @@ static double experts_error(const verify_job *j, const cli_block *whole, const v
 }
 
 /* Prints the block's line; 1 when it passes. */
-static int compare(const verify_job *j, const cli_block *b, const verify_rows *r, const verify_pair *p, int64_t differ,
+static int compare(const cli_block *b, const verify_rows *r, const verify_pair *p, const verify_choice *chosen,
                    double experts, double experts_allowed)
 {
     uint64_t n = (uint64_t)r->n * (uint64_t)r->width;
@@ -344,13 +440,13 @@ static int compare(const verify_job *j, const cli_block *b, const verify_rows *r
     cli_to_f32(r->y, dtype == MOEWE_DTYPE_F32 ? ST_F32 : ST_BF16, n, r->output);
     verify_error error = error_of(r->output, p->output, n);
     double allowed = allowed_error(dtype, &b->config);
-    int pass = error.relative <= allowed && differ <= 0 && experts <= experts_allowed;
-    (void)j;
+    int pass = error.relative <= allowed && experts <= experts_allowed;
+    if (chosen->rows) pass &= !chosen->differ && chosen->error <= chosen->allowed;
     printf("%s: %d tokens, relative error %.3e, largest error %.3e, allowed %.3e, %.1f%% of it", b->name, (int)r->n,
            error.relative, error.largest, allowed, 100 * error.relative / allowed);
     if (experts >= 0) printf(", experts given the ids %.3e", experts);
-    if (differ == 0) printf(", ids equal");
-    if (differ > 0) printf(", ids differ in %lld rows", (long long)differ);
+    if (chosen->differ) printf(", ids differ in %lld rows", (long long)chosen->differ);
+    if (chosen->rows && !chosen->differ) printf(", ids equal, weights %.3e of %.3e", chosen->error, chosen->allowed);
     printf(", workspace %llu bytes, bits %016llx, %s\n", (unsigned long long)b->need.bytes,
            (unsigned long long)cli_hash(r->y, n * moewe_dtype_bytes(dtype)), pass ? "ok" : "FAIL");
     return pass;
@@ -364,8 +460,8 @@ static int take_tokens(const verify_job *j, const cli_block *b, verify_rows *r)
     if (!b->weights.hash_ids) return CLI_OK;
     for (int32_t i = 0; t && i < t->rank; i++) n *= (uint64_t)t->shape[i];
     if (!t || (t->dtype != ST_I64 && t->dtype != ST_I32) || n != (uint64_t)r->n)
-        return cli_fail("%s: block %s chooses experts by token id and needs %d of them, found %s", j->reference_path, b->name,
-                        (int)r->n, t ? "another number or type" : "no tensor 'input_ids' and no --token-ids");
+        return cli_fail("%s: block %s chooses experts by token id and needs %d of them, found %s", j->reference_path,
+                        b->name, (int)r->n, t ? "another number or type" : "no tensor 'input_ids' and no --token-ids");
     r->token_ids = cli_ids(t, n);
     return r->token_ids ? CLI_OK : cli_fail("no memory for %d token ids", (int)r->n);
 }
@@ -374,17 +470,17 @@ static int verify_pair_run(const verify_job *j, const verify_pair *p, int *pass)
 {
     cli_block b;
     verify_rows r = {0};
-    int64_t differ = -1;
+    verify_choice chosen = {0, 0, 0, 0};
     double experts = -1, experts_allowed = 0;
     int32_t tokens = (int32_t)p->input->shape[0], step = j->rows == ROWS_ONE ? 1 : tokens;
     int status = cli_block_open(&b, &j->model, p->layer, step, &j->common, CLI_ROUTES);
     if (!status) status = rows_take(&r, p, &b.config, j->common.dtype);
     if (!status) status = take_tokens(j, &b, &r);
-    if (!status) differ = rows_chosen_otherwise(j, &b, &r, &status);
+    if (!status) status = route(&r, &b.config, &b.source.w.router);
+    if (!status) status = compare_choice(j, &b, &r, p, &chosen);
     if (!status) experts = experts_error(j, &b, p, &experts_allowed, &status);
-    if (!status && r.logits) status = route(&r, &b.config, &b.source.w.router);
     if (!status) status = run_rows(&b, &r, step);
-    if (!status) *pass = compare(j, &b, &r, p, differ, experts, experts_allowed);
+    if (!status) *pass = compare(&b, &r, p, &chosen, experts, experts_allowed);
     rows_free(&r);
     cli_block_close(&b);
     return status;
@@ -457,19 +553,21 @@ int cmd_verify(int argc, char **argv)
     };
     const args_spec spec = {
         .synopsis = "DIR [options]",
-        .about = "Runs block NAME of the checkpoint DIR on every tensor NAME.input (f32, [rows][hidden]) of the\n"
-                 "reference, in model order, and compares the result with NAME.output.  One line a block: relative\n"
-                 "error (Frobenius), largest error, the relative error that rounding allows and the percentage of\n"
-                 "it, the workspace, and a 64-bit hash of the result's bytes, which is the same for every limit,\n"
-                 "number of threads and --rows.  Where the reference has the arguments and the result of the experts\n"
-                 "(NAME.experts.arg0, arg1, arg2, out), the chosen ids are compared as sets, and the experts alone are\n"
-                 "run on the ids and weights that were recorded.\n"
-                 "\n"
-                 "The allowed error is 2^-24 * sqrt(2 * (hidden + inter)) in f32 and 2^-8 in bf16.  In bf16 the\n"
-                 "experts are those that the unrounded input chooses, because a near tie may fall either way once\n"
-                 "x is rounded.\n"
-                 "\n"
-                 "Exit status 0 when there is at least one block and all pass.",
+        .about =
+            "Runs block NAME of the checkpoint DIR on every tensor NAME.input (f32, [rows][hidden]) of the\n"
+            "reference, in model order, and compares the result with NAME.output.  One line a block: relative\n"
+            "error (Frobenius), largest error, the relative error that rounding allows and the percentage of\n"
+            "it, the workspace, and a 64-bit hash of the result's bytes, which is the same for every limit,\n"
+            "number of threads and --rows.  Where the reference has the arguments and the result of the experts\n"
+            "(NAME.experts.arg0, arg1, arg2, out), the chosen ids are compared as sets, and the largest error of a\n"
+            "weight with what rounding of the logits allows; in f32 the experts alone are run on the ids and\n"
+            "weights that were recorded.\n"
+            "\n"
+            "The allowed error is 2^-24 * sqrt(2 * (hidden + inter)) in f32 and 2^-8 in bf16.  In bf16 the\n"
+            "experts are those that the unrounded input chooses, because a near tie may fall either way once\n"
+            "x is rounded.\n"
+            "\n"
+            "Exit status 0 when there is at least one block and all pass.",
         .positionals = positionals,
         .values = &dir,
         .n_positionals = 1,

@@ -64,41 +64,50 @@ static const json_t *nested(const json_t *config)
     return NULL;
 }
 
-static int unknown_type(const family *f, const char *type, fmt_error *e)
+/* A part of the list of what is missing. */
+typedef struct missing_list {
+    char text[320];
+    size_t n;
+} missing_list;
+
+static void add_missing(missing_list *l, const char *what, const char *name)
 {
-    char known[512] = "";
-    size_t n = 0;
-    for (size_t i = 0; i < family_text_count && n < 380; i++)
-        if (family_texts[i].model_type)
-            n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", n ? ", " : "", family_texts[i].model_type);
-    if (type)
-        return fmt_fail(e, "%.200s: model_type '%.60s' is not known and its fields do not say enough, one of %s ... is expected",
-                        f->file, type, known);
-    return fmt_fail(e, "%.200s: model_type is missing, one of %s ... is expected", f->file, known);
+    size_t room = l->n < sizeof l->text ? sizeof l->text - l->n : 0;
+    int n = snprintf(l->text + (room ? l->n : 0), room, what ? "%s%s (such as %s)" : "%s%s%s", l->n ? ", " : "",
+                     what ? what : "", name);
+    l->n += n > 0 ? (size_t)n : 0;
 }
 
-/* Fields without which the generic descriptor has nothing to go by. */
-static int generic_missing(const family *f, char *list, size_t cap)
+/* A count of the generic descriptor: 0 where no field has it or it is null, negative where it is no number. */
+static double count_of(const family *f, const char *name, int *absent)
 {
-    static const char *const needed[] = {"hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"};
-    size_t n = 0;
-    int missing = 0;
     double v;
-    list[0] = 0;
-    for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
-        if (!family_field(f, needed[i])) {
-            n += (size_t)snprintf(list + n, n < cap ? cap - n : 0, "%s%s", n ? ", " : "", needed[i]);
-            missing = 1;
-        }
-    const char *const counts[] = {"E", "K", "I"}, *const what[] = {"an expert count", "experts per token", "an expert width"};
-    for (int i = 0; i < 3; i++)
-        if (family_variable(f, 0, counts[i], &v, NULL, NULL) || v <= 0) {
-            const json_t *names = json_object_get(json_object_get(json_object_get(f->descriptor, "vars"), counts[i]), "names");
-            n += (size_t)snprintf(list + n, n < cap ? cap - n : 0, "%s%s (such as %s)", n ? ", " : "", what[i],
-                                  json_string_value(json_array_get(names, 0)));
-            missing = 1;
-        }
-    return missing;
+    return family_variable(f, 0, name, &v, absent, NULL) ? -1 : v;
+}
+
+/* Fields without which the generic descriptor has nothing to go by.  A model without experts has none of theirs. */
+static int generic_missing(const family *f, missing_list *l)
+{
+    static const struct {
+        const char *variable, *what;
+        int of; /* 1: of a model with experts, 2: of one without, 0: of both */
+    } needed[] = {{"H", NULL, 0},
+                  {"L", NULL, 0},
+                  {"NH", NULL, 0},
+                  {"V", NULL, 0},
+                  {"FI", NULL, 2},
+                  {"E", "an expert count", 1},
+                  {"K", "experts per token", 1},
+                  {"I", "an expert width", 1}};
+    int none = 1, no_k;
+    int has_experts = count_of(f, "E", &none) != 0 || (none && count_of(f, "K", &no_k) != 0);
+    for (size_t i = 0; i < sizeof needed / sizeof *needed; i++) {
+        const json_t *d = json_object_get(json_object_get(f->descriptor, "vars"), needed[i].variable);
+        if (needed[i].of && needed[i].of != (has_experts ? 1 : 2)) continue;
+        if (count_of(f, needed[i].variable, &none) <= 0)
+            add_missing(l, needed[i].what, json_string_value(json_array_get(json_object_get(d, "names"), 0)));
+    }
+    return l->n != 0;
 }
 
 static int choose_descriptor(family *f, fmt_error *e)
@@ -124,16 +133,18 @@ static int choose_descriptor(family *f, fmt_error *e)
         f->descriptor = parse(t, e);
         return f->descriptor ? 0 : -1;
     }
-    char missing[320];
+    missing_list missing = {{0}, 0};
     f->text = inner ? inner : f->config;
     f->model_type = first ? first : "";
     f->name = "generic";
     f->descriptor = parse(text_of(NULL, "generic"), e);
     if (!f->descriptor) return -1;
-    if (!first) return unknown_type(f, NULL, e);
-    if (!generic_missing(f, missing, sizeof missing)) return 0;
-    return fmt_fail(e, "%.200s: model_type '%.60s' is not known, and the fields do not decide: missing %s", f->file, first,
-                    missing);
+    if (!generic_missing(f, &missing)) return 0;
+    if (!first)
+        return fmt_fail(e, "%.200s: model_type is missing, and the fields do not decide without it: missing %s",
+                        f->file, missing.text);
+    return fmt_fail(e, "%.200s: model_type '%.60s' is not known, and the fields do not decide: missing %s", f->file,
+                    first, missing.text);
 }
 
 int family_open(const json_t *config, const char *file, family **out, fmt_error *e)
@@ -250,7 +261,8 @@ static int described(const scope *s, const char *name, const json_t *v, double *
 }
 
 /* The first spelling that the file uses; of one quantity ("same") two must agree. */
-static int spelled(const scope *s, const json_t *names, int same, const char **used, const json_t **out, int *seen, fmt_error *e)
+static int spelled(const scope *s, const json_t *names, int same, const char **used, const json_t **out, int *seen,
+                   fmt_error *e)
 {
     size_t i;
     json_t *n;
@@ -271,8 +283,8 @@ static int spelled(const scope *s, const json_t *names, int same, const char **u
             char first[64], second[64];
             fmt_json_text(*out, first, sizeof first);
             fmt_json_text(v, second, sizeof second);
-            return fmt_fail(e, "%.300s: %s is %s and %s is %s, equal values are expected", s->f->file, *used, first, name,
-                            second);
+            return fmt_fail(e, "%.300s: %s is %s and %s is %s, equal values are expected", s->f->file, *used, first,
+                            name, second);
         }
     }
     return 0;
@@ -296,8 +308,10 @@ static int variable(const scope *s, const char *name, double *out, int *null, fm
         }
         return fmt_fail(e, "descriptor '%s' has no variable %s", s->f->name, name);
     }
-    if (spelled(s, json_object_get(d, "names"), json_is_true(json_object_get(d, "same")), &used, &v, &seen, e)) return -1;
-    if (json_is_true(json_object_get(d, "auto")) && json_is_string(v) && strcmp(json_string_value(v), "auto") == 0) v = NULL;
+    if (spelled(s, json_object_get(d, "names"), json_is_true(json_object_get(d, "same")), &used, &v, &seen, e))
+        return -1;
+    if (json_is_true(json_object_get(d, "auto")) && json_is_string(v) && strcmp(json_string_value(v), "auto") == 0)
+        v = NULL;
     v = entry_of(v, s->layer);
     if (v && !json_is_null(v)) return number_of(s, used, v, out, e);
     if (seen && !json_is_true(json_object_get(d, "nullable")) && json_object_get(d, "null"))
@@ -340,8 +354,8 @@ int family_int(const family *f, int32_t layer, const char *expression, int64_t l
     }
     if (!spelled(&s, names, 0, &used, &found, &seen, NULL) && used) what = used;
     if (!found && what)
-        return fmt_fail(e, "%.300s: %s is missing, an integer from %" PRId64 " to %" PRId64 " is expected", f->file, what, low,
-                        high);
+        return fmt_fail(e, "%.300s: %s is missing, an integer from %" PRId64 " to %" PRId64 " is expected", f->file,
+                        what, low, high);
     return fmt_fail(e, "%.300s: %s is %.15g, an integer from %" PRId64 " to %" PRId64 " is expected", f->file,
                     what ? what : expression, v, low, high);
 }

@@ -30,7 +30,8 @@ static int constant(const family *f, const json_t *rule, const char *key, int64_
 }
 
 /* The field that the rule names, or its default. */
-static int named(const family *f, const json_t *rule, const char *field, const char *fallback, int64_t *out, fmt_error *e)
+static int named(const family *f, const json_t *rule, const char *field, const char *fallback, int64_t *out,
+                 fmt_error *e)
 {
     const char *name = word(rule, field);
     const json_t *v = name && *name ? family_field(f, name) : NULL;
@@ -77,6 +78,15 @@ static int truth_of(const json_t *v)
 }
 
 static int listed(const family *f, const json_t *rule, int32_t i, int *out, fmt_error *e);
+static int holds(const family *f, const json_t *rule, int32_t i, int *out, fmt_error *e);
+
+static int all_of(const family *f, const json_t *rules, int32_t i, int *out, fmt_error *e)
+{
+    *out = 1;
+    for (size_t n = 0; *out && n < json_array_size(rules); n++)
+        if (holds(f, json_array_get(rules, n), i, out, e)) return -1;
+    return 0;
+}
 
 /* Whether the rule says yes to layer i. */
 static int holds(const family *f, const json_t *rule, int32_t i, int *out, fmt_error *e)
@@ -87,6 +97,7 @@ static int holds(const family *f, const json_t *rule, int32_t i, int *out, fmt_e
         *out = 1;
         return 0;
     }
+    if (strcmp(kind, "all_of") == 0) return all_of(f, get(rule, "rules"), i, out, e);
     if (strcmp(kind, "skip_first") == 0) {
         if (named(f, rule, "field", "default", &a, e) || constant(f, rule, "freq", 1, &b, e)) return -1;
         *out = i >= a && (b <= 1 || i % b == 0);
@@ -107,7 +118,8 @@ static int holds(const family *f, const json_t *rule, int32_t i, int *out, fmt_e
         if (b < 0) b = f->n_layers - 1;
         *out = (c <= 1 || (i + 1) % c == 0) && i >= a && i <= b;
     } else if (strcmp(kind, "freq_offset") == 0) {
-        if (named(f, rule, "field", "default", &a, e) || named(f, rule, "offset_field", "offset_default", &b, e)) return -1;
+        if (named(f, rule, "field", "default", &a, e) || named(f, rule, "offset_field", "offset_default", &b, e))
+            return -1;
         int64_t from = i - b + 1 > 0 ? i - b + 1 : 0;
         *out = from % (a > 1 ? a : 1) == 0;
     } else if (strcmp(kind, "multiples") == 0) {
@@ -136,7 +148,8 @@ static int listed(const family *f, const json_t *rule, int32_t i, int *out, fmt_
         *out = has_number(list, i);
         return 0;
     }
-    /* One number for all layers is a step, as in moe_layer_freq. */
+    /* One number for all layers is a step, as in moe_layer_freq, which other rules may know better. */
+    if (json_is_integer(list) && get(rule, "fallback")) return holds(f, get(rule, "fallback"), i, out, e);
     if (json_is_integer(list)) {
         int64_t step = json_integer_value(list);
         *out = step <= 1 || i % step == 0;
@@ -192,7 +205,11 @@ static int mapped(const family *f, const char *name, const json_t *map, const js
 }
 
 /* The field of config.json that lists the layers, with its map; pattern is a string with a letter a layer. */
-typedef struct layer_list { const char *name; const json_t *list, *map; const char *pattern; } layer_list;
+typedef struct layer_list {
+    const char *name;
+    const json_t *list, *map;
+    const char *pattern;
+} layer_list;
 
 static layer_list find_list(const family *f, const json_t *mixers)
 {
@@ -213,13 +230,15 @@ static layer_list find_list(const family *f, const json_t *mixers)
     return l;
 }
 
-static int find_mixer(const family *f, const json_t *mixers, const layer_list *l, int32_t i, const char **out, fmt_error *e)
+static int find_mixer(const family *f, const json_t *mixers, const layer_list *l, int32_t i, const char **out,
+                      fmt_error *e)
 {
     const json_t *v = NULL, *numbers = get(mixers, "one_based");
     if (l->pattern) {
         char letter[2] = {l->pattern[i], 0};
         *out = word(l->map, letter);
-        return *out ? 0 : fmt_fail(e, "%.300s: %s has '%s' for layer %d, which is not known", f->file, l->name, letter, i);
+        return *out ? 0
+                    : fmt_fail(e, "%.300s: %s has '%s' for layer %d, which is not known", f->file, l->name, letter, i);
     }
     if (l->list) {
         if (entry(f, l->name, l->list, i, &v, e)) return -1;
@@ -247,11 +266,11 @@ int family_find_layers(family *f, fmt_error *e)
     f->n_layers = (int32_t)n;
     f->mixers = calloc((size_t)n, sizeof *f->mixers);
     f->is_moe = calloc((size_t)n, 1);
-    if (!f->mixers || !f->is_moe) return fmt_fail(e, "%.300s: no memory for the kinds of %d layers", f->file, f->n_layers);
+    if (!f->mixers || !f->is_moe)
+        return fmt_fail(e, "%.300s: no memory for the kinds of %d layers", f->file, f->n_layers);
     for (int32_t i = 0; i < f->n_layers; i++) {
         if (find_mixer(f, mixers, &l, i, &f->mixers[i], e)) return -1;
-        if (!f->mixers[i])
-            return fmt_fail(e, "descriptor '%s' gives layer %d no kind", f->name, i);
+        if (!f->mixers[i]) return fmt_fail(e, "descriptor '%s' gives layer %d no kind", f->name, i);
     }
     const json_t *rule = get(f->descriptor, "moe_layers");
     double experts;

@@ -34,8 +34,8 @@ static int dimension(const walk *w, const char *expression, int64_t *out)
     double v;
     if (family_eval(w->f, w->layer, w->overrides, expression, &v, w->e)) return -1;
     if (v < 0 || v != (double)(int64_t)v)
-        return fmt_fail(w->e, "%.300s: layer %d has a dimension %s of %.15g, a whole number is expected", w->f->file, w->layer,
-                        expression, v);
+        return fmt_fail(w->e, "%.300s: layer %d has a dimension %s of %.15g, a whole number is expected", w->f->file,
+                        w->layer, expression, v);
     *out = (int64_t)v;
     return 0;
 }
@@ -76,8 +76,12 @@ static int put_stacked(const walk *w, const json_t *form, const char *width)
     int64_t experts = 0, inter = 0, cols = 0;
     if (dimension(w, "E", &experts) || dimension(w, "I", &inter) || dimension(w, width, &cols)) return -1;
     int64_t rows = order && strcmp(order, "none") == 0 ? inter : 2 * inter;
-    family_tensor up = {FAMILY_MOE, word(form, "gate_up"), "expert", 1, 3, {experts, transposed ? cols : rows, transposed ? rows : cols, 0}};
-    family_tensor down = {FAMILY_MOE, word(form, "down"), "expert", 1, 3, {experts, transposed ? inter : cols, transposed ? cols : inter, 0}};
+    family_tensor up = {FAMILY_MOE, word(form, "gate_up"),
+                        "expert",   1,
+                        3,          {experts, transposed ? cols : rows, transposed ? rows : cols, 0}};
+    family_tensor down = {FAMILY_MOE, word(form, "down"),
+                          "expert",   1,
+                          3,          {experts, transposed ? inter : cols, transposed ? cols : inter, 0}};
     int r = w->fn(w->ctx, &up);
     return r ? r : w->fn(w->ctx, &down);
 }
@@ -98,7 +102,8 @@ static int put_shared(const walk *w)
 {
     const json_t *shared = get(family_block(w->f), "shared"), *form = json_array_get(get(shared, "forms"), 0);
     double width = 0;
-    if (!shared || family_eval(w->f, w->layer, w->overrides, word(shared, "width"), &width, w->e)) return shared ? -1 : 0;
+    if (!shared || family_eval(w->f, w->layer, w->overrides, word(shared, "width"), &width, w->e))
+        return shared ? -1 : 0;
     if (width == 0) return 0;
     int r = put(w, "shared", word(form, "gate_up"), 1, "2*SI", "H");
     if (!r) r = put(w, "shared", word(form, "gate"), 1, "SI", "H");
@@ -116,7 +121,8 @@ static int put_moe(const walk *w)
     int r = put(w, "router", first_of(get(block, "router")), 1, "E+N0", "H");
     if (!r) r = put(w, "bias", word(block, "router_bias"), 1, "E+N0", NULL);
     if (!r && family_hash_layer(w->f, w->layer))
-        r = put(w, "hash", word(get(block, "hash"), "table"), 1, "V", word(block, "top_k") ? word(block, "top_k") : "K");
+        r = put(w, "hash", word(get(block, "hash"), "table"), 1, "V",
+                word(block, "top_k") ? word(block, "top_k") : "K");
     else if (!r) {
         if (family_constant(w->f, w->layer, get(block, "bias_when"), 1, &biased, w->e)) return -1;
         if (biased != 0) r = put(w, "bias", first_of(get(block, "select_bias")), 1, "E+N0", NULL);

@@ -185,7 +185,9 @@ static int read_rope(const reader *r, model_config *c)
     if (check_rope(r, "rope_scaling") || check_rope(r, "rope_parameters")) return -1;
     const json_t *part = field(r, "partial_rotary_factor");
     if (part && json_number_value(part) != 1.0) return wrong(r, "partial_rotary_factor", part, "1.0");
-    if (read_positive(r, "rope_theta", json_number_value(json_object_get(engine_of(c), "rope_theta")), 1e18, &c->rope_theta)) return -1;
+    if (read_positive(r, "rope_theta", json_number_value(json_object_get(engine_of(c), "rope_theta")), 1e18,
+                      &c->rope_theta))
+        return -1;
 
     const reader in = {r->file, (json_t *)field(r, "rope_parameters"), r->e};
     if (!field(&in, "rope_theta")) return 0;
@@ -204,7 +206,8 @@ static int read_attention(const reader *r, model_config *c)
     const char *window_switch = json_string_value(json_object_get(engine, "window_switch"));
     int32_t window_on = 1, none = 0;
     double eps = 0;
-    if (read_rope(r, c) || read_positive(r, "rms_norm_eps", json_number_value(json_object_get(engine, "rms_eps")), 1, &eps) ||
+    if (read_rope(r, c) ||
+        read_positive(r, "rms_norm_eps", json_number_value(json_object_get(engine, "rms_eps")), 1, &eps) ||
         read_bool(r, "tie_word_embeddings", 0, &c->tie_embeddings) ||
         read_int(r, "sliding_window", 0, INT32_MAX, &none, &c->sliding_window))
         return -1;
@@ -290,7 +293,8 @@ static int read_eos(const reader *r, model_config *c)
 static int read_sizes_leniently(const reader *r, model_config *c)
 {
     int64_t hidden, vocab;
-    if (family_int(c->family, -1, "H", 1, INT32_MAX, &hidden, r->e) || family_int(c->family, -1, "V", 1, INT32_MAX, &vocab, r->e))
+    if (family_int(c->family, -1, "H", 1, INT32_MAX, &hidden, r->e) ||
+        family_int(c->family, -1, "V", 1, INT32_MAX, &vocab, r->e))
         return -1;
     c->n_layers = family_layers(c->family);
     c->hidden = (int32_t)hidden;

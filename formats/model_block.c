@@ -67,8 +67,8 @@ static int64_t match_disk(const model_config *c, const char *name)
     char template[MODEL_NAME_CAP];
     for (size_t p = 0; p < json_array_size(prefixes); p++)
         for (size_t d = 0; d < json_array_size(disks); d++) {
-            snprintf(template, sizeof template, "%s%s.{i}.%s", json_string_value(json_array_get(prefixes, p)), layer_word(c),
-                     json_string_value(json_array_get(disks, d)));
+            snprintf(template, sizeof template, "%s%s.{i}.%s", json_string_value(json_array_get(prefixes, p)),
+                     layer_word(c), json_string_value(json_array_get(disks, d)));
             size_t n = strlen(template);
             if (n && template[n - 1] == '.') template[n - 1] = 0;
             int64_t layer = match_template(template, name);
@@ -172,14 +172,16 @@ const st_tensor *model_part_find(const model_config *c, const st_store *s, model
 
 const st_tensor *block_find(const block_reader *r, const char *name, int32_t expert)
 {
-    const json_t *prefixes = json_object_get(family_descriptor(r->c->family), "prefixes"), *disks = json_object_get(r->block, "disk");
+    const json_t *prefixes = json_object_get(family_descriptor(r->c->family), "prefixes"),
+                 *disks = json_object_get(r->block, "disk");
     char filled[MODEL_NAME_CAP], whole[2 * MODEL_NAME_CAP];
     int outside = strncmp(name, "../", 3) == 0;
     fill(outside ? name + 3 : name, expert, filled);
     for (size_t p = 0; p < json_array_size(prefixes); p++)
         for (size_t d = 0; d < json_array_size(disks); d++) {
-            snprintf(whole, sizeof whole, "%s%s.%d.%s%s", json_string_value(json_array_get(prefixes, p)), layer_word(r->c),
-                     (int)r->layer, outside ? "" : json_string_value(json_array_get(disks, d)), filled);
+            snprintf(whole, sizeof whole, "%s%s.%d.%s%s", json_string_value(json_array_get(prefixes, p)),
+                     layer_word(r->c), (int)r->layer, outside ? "" : json_string_value(json_array_get(disks, d)),
+                     filled);
             const st_tensor *t = st_find(r->s, whole);
             if (t) return t;
         }
@@ -191,24 +193,45 @@ const st_tensor *block_check(const block_reader *r, const st_tensor *t, int32_t 
     return need_weight(r->s, t->name, rank, shape, r->e);
 }
 
-const st_tensor *block_need(const block_reader *r, const json_t *names, int32_t expert, int32_t rank, const int64_t *shape)
+static const st_tensor *take(const block_reader *r, const st_tensor *t)
+{
+    block_used *u = r->used;
+    if (!t || !u) return t;
+    if (u->n == u->room) {
+        size_t room = u->room ? 2 * u->room : 64;
+        const st_tensor **more = realloc(u->list, room * sizeof *more);
+        if (!more) {
+            fmt_fail(r->e, "%.300s: no memory for a list of %zu tensors", r->c->file, room);
+            return NULL;
+        }
+        u->list = more;
+        u->room = room;
+    }
+    u->list[u->n++] = t;
+    return t;
+}
+
+const st_tensor *block_need(const block_reader *r, const json_t *names, int32_t expert, int32_t rank,
+                            const int64_t *shape)
 {
     size_t n = json_is_array(names) ? json_array_size(names) : 1;
     const char *first = json_string_value(json_is_array(names) ? json_array_get(names, 0) : names);
     for (size_t i = 0; i < n; i++) {
-        const st_tensor *t = block_find(r, json_string_value(json_is_array(names) ? json_array_get(names, i) : names), expert);
-        if (t) return block_check(r, t, rank, shape);
+        const st_tensor *t =
+            block_find(r, json_string_value(json_is_array(names) ? json_array_get(names, i) : names), expert);
+        if (t) return take(r, block_check(r, t, rank, shape));
     }
     /* As the file that is here would name it: under the prefix that its router or embedding has, else the first. */
-    const json_t *prefixes = json_object_get(family_descriptor(r->c->family), "prefixes"), *disks = json_object_get(r->block, "disk");
+    const json_t *prefixes = json_object_get(family_descriptor(r->c->family), "prefixes"),
+                 *disks = json_object_get(r->block, "disk");
     const st_tensor *router = NULL;
     const json_t *routers = json_object_get(r->block, "router");
     for (size_t i = 0; !router && i < json_array_size(routers); i++)
         router = block_find(r, json_string_value(json_array_get(routers, i)), 0);
     char filled[MODEL_NAME_CAP], whole[2 * MODEL_NAME_CAP];
     fill(strncmp(first, "../", 3) == 0 ? first + 3 : first, expert, filled);
-    snprintf(whole, sizeof whole, "%s%s.%d.%s%s", json_string_value(json_array_get(prefixes, 0)), layer_word(r->c), (int)r->layer,
-             strncmp(first, "../", 3) == 0 ? "" : json_string_value(json_array_get(disks, 0)), filled);
+    snprintf(whole, sizeof whole, "%s%s.%d.%s%s", json_string_value(json_array_get(prefixes, 0)), layer_word(r->c),
+             (int)r->layer, strncmp(first, "../", 3) == 0 ? "" : json_string_value(json_array_get(disks, 0)), filled);
     if (router) {
         const char *tail = strstr(router->name, json_string_value(json_array_get(routers, 0)));
         if (tail) snprintf(whole, sizeof whole, "%.*s%s", (int)(tail - router->name), router->name, filled);
@@ -222,8 +245,8 @@ void *block_own(const block_reader *r, uint64_t count, uint64_t size)
     model_block *b = r->out;
     void *p = b->n_owned < (int32_t)(sizeof b->owned / sizeof *b->owned) ? calloc(count ? count : 1, size) : NULL;
     if (!p) {
-        fmt_fail(r->e, "%.300s: no memory for %" PRIu64 " x %" PRIu64 " bytes of tables of layer %d", r->c->file, count, size,
-                 (int)r->layer);
+        fmt_fail(r->e, "%.300s: no memory for %" PRIu64 " x %" PRIu64 " bytes of tables of layer %d", r->c->file, count,
+                 size, (int)r->layer);
         return NULL;
     }
     b->owned[b->n_owned++] = p;
@@ -270,7 +293,8 @@ static const float *vector(const block_reader *r, const json_t *names, int64_t n
     if (elements != n) {
         char shape[96];
         st_shape_text(t, shape, sizeof shape);
-        fmt_fail(r->e, "%.300s: tensor '%.120s' has shape %s, %" PRId64 " elements are expected", t->file, t->name, shape, n);
+        fmt_fail(r->e, "%.300s: tensor '%.120s' has shape %s, %" PRId64 " elements are expected", t->file, t->name,
+                 shape, n);
         return NULL;
     }
     r->out->bytes += t->bytes;
@@ -301,11 +325,12 @@ static int hash_table(const block_reader *r)
     const char *name = word(json_object_get(r->block, "hash"), "table");
     const st_tensor *t = block_find(r, name, 0);
     int32_t k = r->out->moe.top_k;
-    if (!t || t->rank != 2 || t->shape[1] != k || t->shape[0] > INT32_MAX || (t->dtype != ST_I64 && t->dtype != ST_I32)) {
+    if (!t || t->rank != 2 || t->shape[1] != k || t->shape[0] > INT32_MAX ||
+        (t->dtype != ST_I64 && t->dtype != ST_I32)) {
         char shape[96] = "absent";
         if (t) st_shape_text(t, shape, sizeof shape);
-        return fmt_fail(r->e, "%.300s: table '%.120s' of layer %d is %s, integers [vocab, %d] are expected", r->c->file, name,
-                        (int)r->layer, shape, (int)k);
+        return fmt_fail(r->e, "%.300s: table '%.120s' of layer %d is %s, integers [vocab, %d] are expected", r->c->file,
+                        name, (int)r->layer, shape, (int)k);
     }
     int32_t *ids = block_own(r, (uint64_t)(t->shape[0] * k), sizeof *ids);
     if (!ids) return -1;
@@ -319,8 +344,8 @@ static int hash_table(const block_reader *r)
             wide = narrow;
         }
         if (wide < 0 || wide >= r->out->moe.n_experts + r->out->moe.n_null)
-            return fmt_fail(r->e, "%.300s: '%.120s' holds expert %" PRId64 ", 0 to %d is expected", t->file, t->name, wide,
-                            r->out->moe.n_experts + r->out->moe.n_null - 1);
+            return fmt_fail(r->e, "%.300s: '%.120s' holds expert %" PRId64 ", 0 to %d is expected", t->file, t->name,
+                            wide, r->out->moe.n_experts + r->out->moe.n_null - 1);
         ids[i] = (int32_t)wide;
     }
     r->out->w.hash_ids = ids;
@@ -346,7 +371,8 @@ static int open_router(const block_reader *r)
             if (block_find(r, json_string_value(json_array_get(select, i)), 0)) biased = 1;
     }
     if (biased != 0 && select && !(w->select_bias = vector(r, select, n))) return -1;
-    if (word(r->block, "expert_scale") && !(w->expert_scale = vector(r, json_object_get(r->block, "expert_scale"), n))) return -1;
+    if (word(r->block, "expert_scale") && !(w->expert_scale = vector(r, json_object_get(r->block, "expert_scale"), n)))
+        return -1;
     return 0;
 }
 
@@ -375,12 +401,14 @@ static int open_shared(const block_reader *r)
     }
     if (!form) form = json_array_get(forms, 0);
     if (word(form, "gate_up")) {
-        if (matrix(r, json_object_get(form, "gate_up"), 2 * (int64_t)m->shared_inter, m->hidden, &w->shared_gate)) return -1;
+        if (matrix(r, json_object_get(form, "gate_up"), 2 * (int64_t)m->shared_inter, m->hidden, &w->shared_gate))
+            return -1;
         w->shared_up = w->shared_gate;
         w->shared_up.data = (const char *)w->shared_gate.data +
                             (int64_t)m->shared_inter * m->hidden * (int64_t)moewe_dtype_bytes(w->shared_gate.dtype);
     } else {
-        if (word(form, "gate") && matrix(r, json_object_get(form, "gate"), m->shared_inter, m->hidden, &w->shared_gate)) return -1;
+        if (word(form, "gate") && matrix(r, json_object_get(form, "gate"), m->shared_inter, m->hidden, &w->shared_gate))
+            return -1;
         if (matrix(r, json_object_get(form, "up"), m->shared_inter, m->hidden, &w->shared_up)) return -1;
     }
     if (matrix(r, json_object_get(form, "down"), m->hidden, m->shared_inter, &w->shared_down)) return -1;
@@ -389,10 +417,24 @@ static int open_shared(const block_reader *r)
     return matrix(r, json_object_get(s, "gate_scalar"), 1, m->hidden, &w->shared_scale);
 }
 
+static int open_parts(const block_reader *r)
+{
+    return open_router(r) || block_experts(r) || open_latent(r) || open_shared(r) ? -1 : 0;
+}
+
+static int open_unknown(block_reader *r)
+{
+    block_used used = {0};
+    r->used = &used;
+    int failed = unknown_decide(r) || open_parts(r) || unknown_check(r);
+    free(used.list);
+    return failed ? -1 : 0;
+}
+
 int model_block_open(const model_config *c, const st_store *s, int32_t layer, model_block *out, fmt_error *e)
 {
     model_block b;
-    const block_reader r = {c, s, layer, family_block(c->family), &b, e};
+    block_reader r = {c, s, layer, family_block(c->family), &b, e, NULL};
     char number[16];
     int32_t found;
 
@@ -400,7 +442,7 @@ int model_block_open(const model_config *c, const st_store *s, int32_t layer, mo
     MOEWE_INIT(b.w);
     snprintf(number, sizeof number, "%d", (int)layer);
     if (model_block_find(c, number, &found, e) || model_layer_moe(c, layer, &b.moe, e)) return -1;
-    if (open_router(&r) || block_experts(&r) || open_latent(&r) || open_shared(&r)) {
+    if (json_object_get(r.block, "unknown") ? open_unknown(&r) : open_parts(&r)) {
         model_block_close(&b);
         return -1;
     }

@@ -28,12 +28,13 @@ static int same_dtype(const block_reader *r, const st_tensor *t)
     r->out->bytes += t->bytes;
     if (!r->out->w_dtype) r->out->w_dtype = dtype;
     if (r->out->w_dtype == dtype) return 0;
-    return fmt_fail(r->e, "%.300s: tensor '%.120s' has dtype %s, %s is expected as in the block's other experts", t->file,
-                    t->name, st_dtype_name(t->dtype), moewe_dtype_name(r->out->w_dtype));
+    return fmt_fail(r->e, "%.300s: tensor '%.120s' has dtype %s, %s is expected as in the block's other experts",
+                    t->file, t->name, st_dtype_name(t->dtype), moewe_dtype_name(r->out->w_dtype));
 }
 
 /* One tensor of all experts. */
-static const st_tensor *need_expert_tensor(const block_reader *r, const json_t *name, int32_t rank, const int64_t *shape)
+static const st_tensor *need_expert_tensor(const block_reader *r, const json_t *name, int32_t rank,
+                                           const int64_t *shape)
 {
     const st_tensor *t = block_need(r, name, 0, rank, shape);
     return t && same_dtype(r, t) ? NULL : t;
@@ -45,8 +46,11 @@ static int per_expert(const block_reader *r, const json_t *form)
 {
     const moewe_config *m = &r->out->moe;
     const int64_t wide[2] = {m->inter, width_of(m)}, tall[2] = {width_of(m), m->inter};
-    const struct { const char *key; const int64_t *shape; moewe_matrix *to; } kinds[] = {
-        {"gate", wide, &r->out->w.gate}, {"up", wide, &r->out->w.up}, {"down", tall, &r->out->w.down}};
+    const struct {
+        const char *key;
+        const int64_t *shape;
+        moewe_matrix *to;
+    } kinds[] = {{"gate", wide, &r->out->w.gate}, {"up", wide, &r->out->w.up}, {"down", tall, &r->out->w.down}};
     const void **list = block_own(r, (uint64_t)m->n_experts * 3, sizeof *list);
     if (!list) return -1;
     for (int k = 0; k < 3; k++, list += m->n_experts) {
@@ -63,12 +67,14 @@ static int per_expert(const block_reader *r, const json_t *form)
 
 /* ---- all experts in one tensor ---------------------------------------------------------------------------------------- */
 
-static int is_transposed(const json_t *form, const st_tensor *t, int64_t rows, int64_t cols)
+/* Saved either way in different releases: the shape of gate and up tells, and where both of its extents are the same,
+ * that of down does, whose extents then differ. */
+static int is_transposed(const block_reader *r, const json_t *form, const st_tensor *t, int64_t rows, int64_t cols)
 {
-    const char *check = word(form, "transposed");
-    if (!check) return json_is_true(get(form, "transposed"));
-    /* Saved either way in different releases: the shape tells, and where it cannot, [E, in, out] is the older. */
-    return t->rank == 3 && !(t->shape[1] == rows && t->shape[2] == cols && rows != cols);
+    const st_tensor *down = block_find(r, word(form, "down"), 0);
+    if (!word(form, "transposed")) return json_is_true(get(form, "transposed"));
+    if (rows != cols || !down) return t->rank == 3 && !(t->shape[1] == rows && t->shape[2] == cols);
+    return down->rank == 3 && down->shape[2] == cols;
 }
 
 /* gate and up in one [experts][rows][cols], or [experts][cols][rows] when transposed. */
@@ -79,7 +85,7 @@ static int fused(const block_reader *r, const json_t *form)
     int alone = strcmp(order, "none") == 0, in_turns = strcmp(order, "interleaved") == 0;
     int64_t n = m->n_experts, inter = m->inter, cols = width_of(m), rows = alone ? inter : 2 * inter;
     const st_tensor *first = block_find(r, word(form, "gate_up"), 0);
-    int transposed = is_transposed(form, first, rows, cols);
+    int transposed = is_transposed(r, form, first, rows, cols);
     const int64_t up_shape[] = {n, transposed ? cols : rows, transposed ? rows : cols};
     const int64_t down_shape[] = {n, transposed ? inter : cols, transposed ? cols : inter};
     const st_tensor *up = need_expert_tensor(r, get(form, "gate_up"), 3, up_shape);
@@ -109,10 +115,14 @@ static int separate(const block_reader *r, const json_t *form, int flat)
     const moewe_config *m = &r->out->moe;
     int64_t n = m->n_experts, inter = m->inter, cols = width_of(m);
     const int64_t flat_shape[] = {n * inter, cols}, wide[] = {n, inter, cols}, tall[] = {n, cols, inter};
-    const struct { const char *key; const int64_t *shape; moewe_matrix *to; } kinds[] = {
-        {"gate", wide, &r->out->w.gate}, {"up", wide, &r->out->w.up}, {"down", tall, &r->out->w.down}};
+    const struct {
+        const char *key;
+        const int64_t *shape;
+        moewe_matrix *to;
+    } kinds[] = {{"gate", wide, &r->out->w.gate}, {"up", wide, &r->out->w.up}, {"down", tall, &r->out->w.down}};
     for (int k = 0; k < 3; k++) {
-        const st_tensor *t = need_expert_tensor(r, get(form, kinds[k].key), flat ? 2 : 3, flat ? flat_shape : kinds[k].shape);
+        const st_tensor *t =
+            need_expert_tensor(r, get(form, kinds[k].key), flat ? 2 : 3, flat ? flat_shape : kinds[k].shape);
         if (!t) return -1;
         kinds[k].to->data = t->data;
         if (flat && k == 2) { /* stored as [inter][width], read the other way */
@@ -185,7 +195,8 @@ int block_experts(const block_reader *r)
     int failed;
     if (!form) return -1;
     if (strcmp(kind, "stacked") == 0)
-        failed = block_find(r, word(form, "gate_up"), 0) ? fused(r, form) : !block_need(r, get(form, "gate_up"), 0, -1, NULL);
+        failed = block_find(r, word(form, "gate_up"), 0) ? fused(r, form)
+                                                         : !block_need(r, get(form, "gate_up"), 0, -1, NULL);
     else if (strcmp(kind, "per_expert") == 0)
         failed = per_expert(r, form);
     else

@@ -6,6 +6,12 @@
 
 enum { MODEL_NAME_CAP = 192 };
 
+/* Tensors that were taken, so that those that were not can be named. */
+typedef struct block_used {
+    const st_tensor **list;
+    size_t            n, room;
+} block_used;
+
 /* One block being opened. */
 typedef struct block_reader {
     const model_config *c;
@@ -14,6 +20,7 @@ typedef struct block_reader {
     const json_t       *block; /* of the descriptor */
     model_block        *out;
     fmt_error          *e;
+    block_used         *used; /* of a family that is not known; else NULL */
 } block_reader;
 
 /* Finds the tensor that the block's name ("../x": outside the block) stands for, under whichever prefix the
@@ -31,5 +38,10 @@ float *block_floats(const block_reader *r, const st_tensor *t, int64_t n);
 
 /* Fills gate, up and down, with their biases. */
 int block_experts(const block_reader *r);
+
+/* Of a family that is not known: settles what config.json leaves open by the tensors' names, before anything is
+ * opened, and refuses a block with tensors that nothing took, afterwards. */
+int unknown_decide(const block_reader *r);
+int unknown_check(const block_reader *r);
 
 #endif

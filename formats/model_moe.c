@@ -17,7 +17,10 @@ static const char *word(const json_t *o, const char *key)
     return json_string_value(get(o, key));
 }
 
-typedef struct words { const char *word; int32_t value; } words;
+typedef struct words {
+    const char *word;
+    int32_t value;
+} words;
 
 static int choose(const model_config *c, const char *what, const char *found, const words *list, size_t n, int32_t *out,
                   fmt_error *e)
@@ -29,7 +32,8 @@ static int choose(const model_config *c, const char *what, const char *found, co
             *out = list[i].value;
             return 0;
         }
-        at += (size_t)snprintf(known + at, at < sizeof known ? sizeof known - at : 0, "%s%s", i ? ", " : "", list[i].word);
+        at += (size_t)snprintf(known + at, at < sizeof known ? sizeof known - at : 0, "%s%s", i ? ", " : "",
+                               list[i].word);
     }
     return fmt_fail(e, "%.300s: %s is '%.60s', one of %s is expected", c->file, what, found ? found : "missing", known);
 }
@@ -42,12 +46,25 @@ static int constant(const model_config *c, int32_t layer, const json_t *v, doubl
     return 0;
 }
 
+/* What config.json has under the name at key of o, or under the first of several that it has; *used is that name. */
+static const json_t *named_field(const model_config *c, const json_t *o, const char *key, const char **used)
+{
+    const json_t *names = get(o, key), *v = NULL;
+    *used = json_is_array(names) ? json_string_value(json_array_get(names, 0)) : json_string_value(names);
+    if (!json_is_array(names)) return *used ? family_field(c->family, *used) : NULL;
+    for (size_t i = 0; !v && i < json_array_size(names); i++) {
+        v = family_field(c->family, json_string_value(json_array_get(names, i)));
+        if (v) *used = json_string_value(json_array_get(names, i));
+    }
+    return v;
+}
+
 /* Field name of the descriptor object o, with the default beside it. */
 static int named_constant(const model_config *c, const json_t *o, const char *name, const char *fallback, double *out,
                           fmt_error *e)
 {
-    const char *field = word(o, name);
-    const json_t *v = field ? family_field(c->family, field) : NULL;
+    const char *used;
+    const json_t *v = named_field(c, o, name, &used);
     return family_constant(c->family, -1, v ? v : get(o, fallback), 0, out, e);
 }
 
@@ -75,6 +92,7 @@ static int read_score(const model_config *c, const json_t *block, moewe_config *
         const char *field = word(by_field, "field");
         const json_t *v = family_field(c->family, field);
         const char *found = v ? json_string_value(v) : word(by_field, "default");
+        if (!v && get(block, "unknown")) found = word(block, "score"); /* until tensors decide */
         name = found ? word(by_field, found) : NULL;
         if (!name)
             return fmt_fail(e, "%.300s: %s is '%.40s', the name of a score function is expected", c->file, field,
@@ -86,13 +104,11 @@ static int read_score(const model_config *c, const json_t *block, moewe_config *
 static int read_renormalize(const model_config *c, int32_t layer, const json_t *block, moewe_config *m, fmt_error *e)
 {
     const json_t *r = get(block, "renorm"), *v;
-    const char *mode = word(r, "mode"), *field = word(r, "field");
+    const char *mode = word(r, "mode"), *field;
     int on = strcmp(mode, "always") == 0;
+    v = named_field(c, r, "field", &field);
     if (field) {
         char text[64];
-        v = family_field(c->family, field);
-        if (!v && json_is_true(get(r, "required")))
-            return fmt_fail(e, "%.300s: %s is missing, true or false is expected", c->file, field);
         if (strcmp(mode, "pnorm") == 0) { /* only the sum of the weights themselves is a norm that layers have */
             if (v && !(json_is_number(v) && json_number_value(v) == 1)) {
                 fmt_json_text(v, text, sizeof text);
@@ -111,7 +127,8 @@ static int read_renormalize(const model_config *c, int32_t layer, const json_t *
     }
     if (on) m->flags |= MOEWE_FLAG_RENORMALIZE;
     if (!on) return 0;
-    return constant(c, layer, get(r, "eps"), 0, &m->renorm_eps, e) || constant(c, layer, get(r, "floor"), 0, &m->renorm_floor, e)
+    return constant(c, layer, get(r, "eps"), 0, &m->renorm_eps, e) ||
+                   constant(c, layer, get(r, "floor"), 0, &m->renorm_floor, e)
                ? -1
                : 0;
 }
@@ -139,16 +156,20 @@ static int read_groups(const model_config *c, const json_t *block, moewe_config 
 /* The gated form of what hidden_act names. */
 static int read_hidden_act(const model_config *c, int32_t *out, fmt_error *e)
 {
-    static const words acts[] = {{"silu", MOEWE_ACT_SWIGLU},         {"swish", MOEWE_ACT_SWIGLU},
-                                 {"gelu", MOEWE_ACT_GEGLU},          {"gelu_new", MOEWE_ACT_GEGLU_TANH},
-                                 {"relu", MOEWE_ACT_REGLU},          {"gelu_pytorch_tanh", MOEWE_ACT_GEGLU_TANH}};
-    const json_t *v = family_field(c->family, "hidden_act");
-    char text[64];
-    if (!v) return 0;
-    if (json_is_string(v))
-        return choose(c, "hidden_act", json_string_value(v), acts, sizeof acts / sizeof *acts, out, e);
-    fmt_json_text(v, text, sizeof text);
-    return fmt_fail(e, "%.300s: hidden_act is %s, the name of an activation is expected", c->file, text);
+    static const words acts[] = {{"silu", MOEWE_ACT_SWIGLU}, {"swish", MOEWE_ACT_SWIGLU},
+                                 {"gelu", MOEWE_ACT_GEGLU},  {"gelu_new", MOEWE_ACT_GEGLU_TANH},
+                                 {"relu", MOEWE_ACT_REGLU},  {"gelu_pytorch_tanh", MOEWE_ACT_GEGLU_TANH}};
+    static const char *const names[] = {"hidden_act", "hidden_activation"};
+    for (int i = 0; i < 2; i++) {
+        const json_t *v = family_field(c->family, names[i]);
+        char text[64];
+        if (!v) continue;
+        if (json_is_string(v))
+            return choose(c, names[i], json_string_value(v), acts, sizeof acts / sizeof *acts, out, e);
+        fmt_json_text(v, text, sizeof text);
+        return fmt_fail(e, "%.300s: %s is %s, the name of an activation is expected", c->file, names[i], text);
+    }
+    return 0;
 }
 
 /* Entry of the list of limits that the descriptor names; 0 or null is none. */
@@ -160,13 +181,17 @@ static int listed_limit(const model_config *c, int32_t layer, const char *field,
 
 static int read_act(const model_config *c, int32_t layer, const json_t *block, moewe_config *m, fmt_error *e)
 {
-    static const words kinds[] = {{"swiglu", MOEWE_ACT_SWIGLU},         {"swiglu_oai", MOEWE_ACT_SWIGLU_OAI},
-                                  {"geglu_tanh", MOEWE_ACT_GEGLU_TANH}, {"relu2", MOEWE_ACT_RELU2},
+    static const words kinds[] = {{"swiglu", MOEWE_ACT_SWIGLU},
+                                  {"swiglu_oai", MOEWE_ACT_SWIGLU_OAI},
+                                  {"geglu_tanh", MOEWE_ACT_GEGLU_TANH},
+                                  {"relu2", MOEWE_ACT_RELU2},
                                   {"relu", MOEWE_ACT_RELU}};
     const json_t *a = get(block, "act"), *limit = get(a, "limit");
     if (choose(c, "the activation", word(a, "kind"), kinds, sizeof kinds / sizeof *kinds, &m->act, e) ||
-        constant(c, layer, limit, 0, &m->act_limit, e) || listed_limit(c, layer, word(a, "limit_list"), &m->act_limit, e) ||
-        constant(c, layer, get(a, "alpha"), 0, &m->act_alpha, e) || constant(c, layer, get(a, "beta"), 0, &m->act_beta, e))
+        constant(c, layer, limit, 0, &m->act_limit, e) ||
+        listed_limit(c, layer, word(a, "limit_list"), &m->act_limit, e) ||
+        constant(c, layer, get(a, "alpha"), 0, &m->act_alpha, e) ||
+        constant(c, layer, get(a, "beta"), 0, &m->act_beta, e))
         return -1;
     if (m->act == MOEWE_ACT_SWIGLU && word(a, "limit_where") && strcmp(word(a, "limit_where"), "after") == 0)
         m->act = MOEWE_ACT_SWIGLU_STEP;
@@ -199,7 +224,8 @@ static int read_scales(const model_config *c, int32_t layer, const json_t *block
         const char *how = found ? json_string_value(found) : word(combine, "default");
         const json_t *factor = how ? get(combine, how) : NULL;
         if (!json_is_number(factor))
-            return fmt_fail(e, "%.300s: %s is '%.40s', which is not known", c->file, word(combine, "field"), how ? how : "no text");
+            return fmt_fail(e, "%.300s: %s is '%.40s', which is not known", c->file, word(combine, "field"),
+                            how ? how : "no text");
         m->routed_scale *= (float)json_number_value(factor);
         m->shared_scale = (float)json_number_value(factor);
     }
@@ -214,11 +240,14 @@ static int check_runs(const model_config *c, const json_t *block, fmt_error *e)
     const char *not_here = json_string_value(json_object_get(family_descriptor(c->family), "unsupported"));
     static const char *const outside[] = {"router_input", "in_norm", "out_norm", "out_bias", "router_transposed"};
     if (not_here)
-        return fmt_fail(e, "%.300s: the MoE blocks of a %s model can be planned but not run: %.300s", c->file, c->model_type, not_here);
+        return fmt_fail(e, "%.300s: the MoE blocks of a %s model can be planned but not run: %.300s", c->file,
+                        c->model_type, not_here);
     for (size_t i = 0; i < sizeof outside / sizeof *outside; i++)
         if (get(block, outside[i]))
-            return fmt_fail(e, "%.300s: the MoE block of a %s model has a part (%s) that a moewe layer does not, so it cannot be run",
-                            c->file, c->model_type, outside[i]);
+            return fmt_fail(
+                e,
+                "%.300s: the MoE block of a %s model has a part (%s) that a moewe layer does not, so it cannot be run",
+                c->file, c->model_type, outside[i]);
     return 0;
 }
 
@@ -231,8 +260,10 @@ int model_layer_moe(const model_config *c, int32_t layer, moewe_config *out, fmt
     double size;
     int none = 1;
     MOEWE_INIT(m);
-    if (family_int(c->family, layer, "H", 1, INT32_MAX, &hidden, e) || family_int(c->family, layer, "I", 1, INT32_MAX, &inter, e) ||
-        family_int(c->family, layer, "E", 1, INT32_MAX, &experts, e) || family_int(c->family, layer, "N0", 0, INT32_MAX, &null, e) ||
+    if (check_runs(c, block, e) || family_int(c->family, layer, "H", 1, INT32_MAX, &hidden, e) ||
+        family_int(c->family, layer, "I", 1, INT32_MAX, &inter, e) ||
+        family_int(c->family, layer, "E", 1, INT32_MAX, &experts, e) ||
+        family_int(c->family, layer, "N0", 0, INT32_MAX, &null, e) ||
         family_int(c->family, layer, top_k ? top_k : "K", 1, experts + null, &k, e))
         return -1;
     if (latent) {
@@ -245,10 +276,10 @@ int model_layer_moe(const model_config *c, int32_t layer, moewe_config *out, fmt
     m.n_null = (int32_t)null;
     m.top_k = (int32_t)k;
     m.latent = (int32_t)width;
-    if (word(block, "weight_on") && strcmp(word(block, "weight_on"), "input") == 0) m.flags |= MOEWE_FLAG_WEIGHT_ON_INPUT;
-    if (check_runs(c, block, e) || read_score(c, block, &m, e) || read_renormalize(c, layer, block, &m, e) ||
-        read_groups(c, block, &m, e) || read_act(c, layer, block, &m, e) || read_shared(c, layer, block, &m, e) ||
-        read_scales(c, layer, block, &m, e))
+    if (word(block, "weight_on") && strcmp(word(block, "weight_on"), "input") == 0)
+        m.flags |= MOEWE_FLAG_WEIGHT_ON_INPUT;
+    if (read_score(c, block, &m, e) || read_renormalize(c, layer, block, &m, e) || read_groups(c, block, &m, e) ||
+        read_act(c, layer, block, &m, e) || read_shared(c, layer, block, &m, e) || read_scales(c, layer, block, &m, e))
         return -1;
     *out = m;
     return 0;

@@ -19,7 +19,8 @@
  *          moves or frees caller memory, and allocates only in functions named
  *          *_open and *_create (small host objects) and moewe_device_alloc (which
  *          the caller asks for by name).  A workspace needs no initialisation
- *          and carries nothing from one run to the next.
+ *          and carries nothing from one run to the next.  moewe_workspace_lock is the
+ *          one call that keeps memory, until unlock.
  *
  * THREADS  moewe_device and moewe_plan never change after creation: any number of
  *          threads may use one at once.  A workspace span or lane serves ONE run
@@ -28,12 +29,14 @@
  *          lock, unlock and destroy from one thread at a time and with no lane
  *          out; acquire, release and stats from any thread, none of which waits.
  *          moewe_last_error is per thread.  A run that finds the device's threads busy with
- *          another caller's run works on its own thread alone: nobody waits.
+ *          another caller's run works on its own thread alone: nobody waits.  An executor
+ *          may be called from several threads at once.
  *
  * LIVES    A device outlives its plans and workspaces.  A plan may be destroyed after it was
- *          reserved, a workspace before or after its plans.  Packed weights may be shared by all plans
- *          of one kind of device that agree in hidden, inter, expert counts, latent, shared_inter, whether act
- *          is gated, and w_dtype: the layout depends on shapes and dtypes only.
+ *          reserved, a workspace before or after its plans.  Packed weights may be shared by
+ *          plans on one kind of device that agree in hidden, inter, latent, shared_inter,
+ *          n_local, n_experts + n_null, w_dtype and whether act is gated: the layout depends
+ *          on shapes and dtypes only, and that the shapes agree is not checked.
  *
  * STREAMS  (No CUDA back end exists yet; what follows is what one will promise.)  On a CUDA device moewe_run only enqueues.  It never synchronises, never
  *          reads device memory on the host, and so may always be captured in a
@@ -134,7 +137,8 @@ MOEWE_API size_t moewe_env_describe(char *buf, size_t cap);
 /* ---- descriptors ------------------------------------------------------------ */
 
 /* Every descriptor starts with struct_size; a field left at 0 means its default;
- * enumerations are stored as int32_t so that layout does not depend on a compiler. */
+ * enumerations are stored as int32_t so that layout does not depend on a compiler.  Output
+ * structs are written whole and need no initialisation, but for moewe_workspace_stats. */
 static inline void moewe_desc_init(void *desc, size_t bytes)
 {
     uint32_t size = (uint32_t)bytes;
@@ -244,6 +248,8 @@ MOEWE_API moewe_status moewe_device_for(const moewe_device *dev, moewe_task_fn f
 
 typedef struct moewe_plan moewe_plan;
 
+/* Widths go up to 2^20, experts to 65536, top_k to n_experts + n_null and at most 1024.  n_group excludes
+ * n_null, SPARSEMIXER and GIVEN; a selection bias excludes SPARSEMIXER. */
 typedef struct moewe_config {
     uint32_t struct_size;
     uint32_t flags;         /* MOEWE_FLAG_* */
@@ -274,7 +280,8 @@ typedef struct moewe_config {
     float    renorm_eps, renorm_floor;
     float    routed_scale;  /* 0 = 1; multiplies each routing weight, given ones too, exactly once */
     float    shared_scale;  /* 0 = 1; multiplies the shared expert's result */
-    uint64_t workspace_limit; /* 0 = as fast as possible; else the plan works in chunks so that need <= limit */
+    uint64_t workspace_limit; /* 0 = as fast as possible; else the plan works in chunks so that need <= limit, and is
+                                 never larger than without one; below moewe_plan_floor: MOEWE_E_WS_LIMIT */
     const char *name;       /* appears in messages and logs; copied (63 bytes are kept); may be NULL */
 } moewe_config;
 
@@ -288,7 +295,7 @@ MOEWE_API void         moewe_plan_destroy(moewe_plan *plan);           /* NULL i
 MOEWE_API moewe_status moewe_plan_need(const moewe_plan *plan, moewe_need *out);
 
 /* The least workspace_limit with which this config can be planned at all; cfg->workspace_limit is
- * not looked at.  It does not grow with max_tokens. */
+ * not looked at, and it does not depend on max_tokens. */
 MOEWE_API moewe_status moewe_plan_floor(const moewe_device *dev, const moewe_config *cfg, moewe_need *out);
 
 /* The plan in words (canonical config, back end, kernels, tiles, regions), one fact a line and
@@ -301,7 +308,7 @@ typedef enum moewe_stage {
 } moewe_stage;
 
 typedef struct moewe_region {
-    const char *name;
+    const char *name;                     /* a constant of the library */
     uint64_t    offset, bytes;            /* within the workspace */
     int32_t     first_stage, last_stage;  /* regions overlap only when these do not */
 } moewe_region;
@@ -349,20 +356,24 @@ typedef struct moewe_weights {
 MOEWE_API moewe_status moewe_weights_need(const moewe_plan *plan, const moewe_weights *src, moewe_need *out);
 
 /* Fills mem (exactly as needed above, or larger) and writes views of it to out, which needs no
- * MOEWE_INIT; of src, only what bias, select_bias, expert_scale and hash_ids point at is needed afterwards.  Plain weights run
- * too, more slowly, with the same bits. */
+ * MOEWE_INIT and may be src itself; mem may not overlap what src views.  Of src, only what bias,
+ * select_bias, expert_scale and hash_ids point at is needed afterwards.  Plain weights run too, more
+ * slowly, with the same bits. */
 MOEWE_API moewe_status moewe_weights_pack(const moewe_plan *plan, const moewe_weights *src, moewe_span mem,
                                           void *stream, moewe_weights *out);
 
 /* ---- run -------------------------------------------------------------------- */
 
+/* Arrays of float and int32_t are ordinary C arrays, aligned as such.  With n_tokens 0 nothing is read or
+ * written and x and y may be NULL; workspace and weights are checked all the same. */
 typedef struct moewe_io {
     uint32_t       struct_size;
     int32_t        n_tokens;
     const void    *x;            /* [n_tokens][hidden], x_dtype; rows and stride are multiples of the element */
     int64_t        x_stride;     /* bytes; 0 = packed */
-    const int32_t *n_valid;      /* in device memory: rows of x and y from *n_valid on are not touched; NULL = all valid */
-    const float   *logits;       /* [n_tokens][n_experts + n_null]; NULL when weights.router computes them */
+    const int32_t *n_valid;      /* in device memory: rows of x and y from *n_valid on (0 to n_tokens, others count as
+                                    the nearer of these) are not touched; NULL = all valid */
+    const float   *logits;       /* [n_tokens][n_experts + n_null]: weights.router is not looked at; NULL: it computes them */
     const int32_t *token_ids;    /* [n_tokens], with weights.hash_ids */
     const int32_t *topk_ids;     /* [n_tokens][top_k], with MOEWE_SCORE_GIVEN; an id outside
                                     [0, n_experts + n_null) means no expert in that slot; equal ids add up */
@@ -398,7 +409,7 @@ typedef struct moewe_linear {
 MOEWE_API moewe_status moewe_linear_need(const moewe_device *dev, const moewe_linear *src, moewe_need *out);
 MOEWE_API moewe_status moewe_linear_pack(const moewe_device *dev, const moewe_linear *src, moewe_span mem,
                                          void *stream, moewe_linear *out);
-/* Strides in bytes, 0 = packed. */
+/* Strides in bytes, 0 = packed; rows may lie as those of moewe_run may. */
 MOEWE_API moewe_status moewe_linear_run(const moewe_device *dev, const moewe_linear *lin, int32_t n_tokens,
                                         const void *x, int64_t x_stride, void *y, int64_t y_stride, void *stream);
 
@@ -431,7 +442,7 @@ typedef struct moewe_workspace_stats {
     uint64_t    lane_bytes;
     uint64_t    used_peak;      /* largest plan actually run: what a tighter reserve would save */
     uint64_t    refused;        /* acquires and runs turned away: not locked, too small, busy, stale, released */
-    const char *largest;        /* name of the plan that set lane_bytes; valid until the next reserve */
+    const char *largest;        /* name of the plan that set lane_bytes; valid until the next reserve or destroy */
 } moewe_workspace_stats;
 
 MOEWE_API moewe_status moewe_workspace_create(const moewe_device *dev, int32_t n_lanes, moewe_workspace **out);

@@ -11,7 +11,7 @@ import sys
 import tempfile
 
 LINES_MAX = 800
-AREAS = ("include", "src", "formats", "engine", "cli", "server", "python", "bench", "examples", "tests", "fuzz")
+AREAS = ("include", "src", "formats", "engine", "planner", "cli", "server", "python", "bench", "examples", "tests", "fuzz")
 SKIPPED = {".git", "build", "__pycache__"}
 
 # Project headers that a file may include, by the folder the file is in (longest match first).  A folder of src/
@@ -23,7 +23,8 @@ ALLOWED = {
     "src/backend.h": ("include",),
     "formats": ("include", "formats"),
     "engine": ("include", "formats", "engine"),
-    "cli": ("include", "formats", "engine", "cli"),
+    "planner": ("include", "formats", "planner"),
+    "cli": ("include", "formats", "engine", "planner", "cli"),
     "server": ("include", "server"),
     "python": ("include", "python"),
     "bench": ("include", "bench"),
@@ -160,6 +161,8 @@ def self_test():
         "formats/error.h": "",
         "formats/model.h": '#include <moewe.h>\n#include "error.h"\n#include <jansson.h>\n',
         "engine/engine.h": '#include "../formats/model.h"\n',
+        "planner/planner.h": '#include "../formats/model.h"\n',
+        "cli/plan.c": '#include "../planner/planner.h"\n',
         "cli/main.c": '#include "../engine/engine.h"\nint main(void) { printf("x"); exit(1); }\n',
         "bench/b.c": "#include <moewe.h>\n",
     }
@@ -175,6 +178,9 @@ def self_test():
         "formats/i.c": '#include "../src/backend.h"\n',
         "formats/j.c": '#include "../engine/engine.h"\n',
         "engine/k.c": "#include <core.h>\n",
+        "engine/u.c": '#include "../planner/planner.h"\n',
+        "planner/v.c": '#include "../engine/engine.h"\n',
+        "formats/w.c": '#include "../planner/planner.h"\n',
         "cli/l.c": "#include <backend.h>\n",
         "bench/m.c": '#include "../formats/model.h"\n',
         "src/cpu/n.c": "int f(void) { free (p); }\n",

@@ -10,6 +10,7 @@ import support
 from support import Case, fnv1a, read_safetensors, relative_error, write_safetensors
 
 LINE = re.compile(r"(\S+): (\d+) tokens, relative error (\S+), largest error (\S+), allowed (\S+), (\S+)% of it, "
+                  r"(?:experts given the ids \S+, )?(?:ids equal, weights \S+ of \S+, |ids differ in \d+ rows, )?"
                   r"workspace (\d+) bytes, bits ([0-9a-f]{16}), (ok|FAIL)\n")
 
 

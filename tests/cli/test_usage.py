@@ -17,7 +17,9 @@ COMMANDS = {
     "verify": ["--reference", "--dtype", "--rows", "--workspace-limit", "--threads", "--backend"],
     "run": ["--layer", "--input", "--output", "--ids", "--weights", "--dtype", "--workspace-limit", "--threads",
             "--backend"],
-    "plan": ["--tokens", "--workspace-limit", "--dtype", "--weights", "--backend", "--threads", "--json"],
+    "plan": ["--tokens", "--context", "--sequences", "--tp", "--ep", "--dp", "--weights", "--kv", "--memory",
+             "--utilization", "--lanes", "--workspace-limit", "--dtype", "--backend", "--threads", "--json", "--svg",
+             "--compare"],
 }
 
 

@@ -30,7 +30,7 @@ static void rotary_as_reference(engine *g)
     }
 }
 
-static void family(const char *dir, const char *model_type)
+static void logits(const char *dir, const char *model_type)
 {
     st_store *ref = reference_open(dir);
     int32_t n, *ids = reference_ids(ref, "input_ids", &n);
@@ -59,13 +59,13 @@ static void family(const char *dir, const char *model_type)
 static void qwen3_moe(void **state)
 {
     (void)state;
-    family(TEST_VECTORS "/qwen3_moe", "qwen3_moe");
+    logits(TEST_VECTORS "/qwen3_moe", "qwen3_moe");
 }
 
 static void mixtral(void **state)
 {
     (void)state;
-    family(TEST_VECTORS "/mixtral", "mixtral");
+    logits(TEST_VECTORS "/mixtral", "mixtral");
 }
 
 int main(void)

@@ -13,19 +13,26 @@ typedef struct variant {
     int32_t x_dtype, w_dtype, y_dtype, score, act, shared_inter, n_null;
     uint32_t flags;
     unsigned with;
+    int32_t latent;
 } variant;
 
 static const variant variants[] = {
     {"f32", MOEWE_DTYPE_F32, MOEWE_DTYPE_F32, MOEWE_DTYPE_F32, MOEWE_SCORE_SOFTMAX, MOEWE_ACT_SWIGLU, 0, 0,
-     MOEWE_FLAG_RENORMALIZE, 0},
+     MOEWE_FLAG_RENORMALIZE, 0, 0},
     {"bf16", MOEWE_DTYPE_BF16, MOEWE_DTYPE_BF16, MOEWE_DTYPE_BF16, MOEWE_SCORE_SIGMOID, MOEWE_ACT_SWIGLU_OAI, 70, 0,
-     MOEWE_FLAG_RENORMALIZE, WITH_BIAS1 | WITH_BIAS2 | WITH_SELECT_BIAS | WITH_SHARED_SCALE},
+     MOEWE_FLAG_RENORMALIZE, WITH_BIAS1 | WITH_BIAS2 | WITH_SELECT_BIAS | WITH_SHARED_SCALE, 0},
     {"f32 x f16 add", MOEWE_DTYPE_F32, MOEWE_DTYPE_F16, MOEWE_DTYPE_F32, MOEWE_SCORE_GIVEN, MOEWE_ACT_GELU, 33, 2, 0,
-     WITH_Y_ADD | WITH_STRIDES | WITH_POINTERS | WITH_UNALIGNED},
+     WITH_Y_ADD | WITH_STRIDES | WITH_POINTERS | WITH_UNALIGNED, 0},
     {"bf16 to f32 on input", MOEWE_DTYPE_BF16, MOEWE_DTYPE_F32, MOEWE_DTYPE_F32, MOEWE_SCORE_SOFTMAX_TOPK,
-     MOEWE_ACT_GEGLU_TANH, 0, 3, MOEWE_FLAG_WEIGHT_ON_INPUT, WITH_TRANSPOSED | WITH_LOGITS},
+     MOEWE_ACT_GEGLU_TANH, 0, 3, MOEWE_FLAG_WEIGHT_ON_INPUT, WITH_TRANSPOSED | WITH_LOGITS, 0},
     {"f32 x bf16 to bf16", MOEWE_DTYPE_F32, MOEWE_DTYPE_BF16, MOEWE_DTYPE_BF16, MOEWE_SCORE_SQRTSOFTPLUS,
-     MOEWE_ACT_REGLU, 0, 0, 0, WITH_Y_ADD | WITH_BIAS2},
+     MOEWE_ACT_REGLU, 0, 0, 0, WITH_Y_ADD | WITH_BIAS2, 0},
+    {"latent bf16", MOEWE_DTYPE_BF16, MOEWE_DTYPE_BF16, MOEWE_DTYPE_BF16, MOEWE_SCORE_SIGMOID, MOEWE_ACT_RELU2, 50, 2,
+     MOEWE_FLAG_RENORMALIZE, WITH_LATENT_BIAS | WITH_SELECT_BIAS | WITH_SHARED_SCALE | WITH_EXPERT_SCALE, 69},
+    {"latent f32 on input add", MOEWE_DTYPE_F32, MOEWE_DTYPE_F16, MOEWE_DTYPE_F32, MOEWE_SCORE_SPARSEMIXER,
+     MOEWE_ACT_SWIGLU_STEP, 0, 1, MOEWE_FLAG_WEIGHT_ON_INPUT, WITH_Y_ADD | WITH_STRIDES | WITH_BIAS1, 200},
+    {"hashed", MOEWE_DTYPE_F32, MOEWE_DTYPE_F32, MOEWE_DTYPE_F32, MOEWE_SCORE_SQRTSOFTPLUS, MOEWE_ACT_GELU_TANH, 19, 2,
+     MOEWE_FLAG_RENORMALIZE, WITH_HASH | WITH_LOGITS | WITH_EXPERT_SCALE, 0},
 };
 enum { VARIANTS = sizeof variants / sizeof variants[0] };
 
@@ -44,6 +51,12 @@ static void build(layer_case *c, const variant *v)
     cfg.flags = v->flags;
     cfg.shared_inter = v->shared_inter;
     cfg.n_null = v->n_null;
+    cfg.latent = v->latent;
+    cfg.sparsemixer_eps = 0.2f;
+    cfg.logit_softcap = 4.0f;
+    cfg.act_limit = 2.0f;
+    cfg.shared_limit = 1.0f;
+    cfg.shared_scale = 0.75f;
     case_build(c, &cfg, TOKENS, v->with, 31);
 }
 
@@ -56,16 +69,17 @@ static layer_case some_rows(const layer_case *c, const int32_t *rows, int32_t n)
     int32_t all = c->cfg.n_experts + c->cfg.n_null, k = c->cfg.top_k;
     char *x, *y;
     float *logits, *given;
-    int32_t *ids;
+    int32_t *ids, *tokens;
 
     memset(s.blocks, 0, sizeof s.blocks);
-    s.n_blocks = 5;
+    s.n_blocks = 6;
     s.io.n_tokens = n;
     s.y_bytes = (uint64_t)((n - 1) * ys + y_row);
     s.blocks[0] = x = must_alloc((uint64_t)((n - 1) * xs + x_row), 1);
     s.blocks[1] = y = must_alloc(s.y_bytes, 1);
     s.blocks[2] = logits = must_alloc((uint64_t)n * (uint64_t)all * sizeof *logits, 1);
     s.blocks[3] = ids = must_alloc((uint64_t)n * (uint64_t)k * sizeof *ids, 1);
+    s.blocks[5] = tokens = must_alloc((uint64_t)n * sizeof *tokens, 1);
     s.blocks[4] = given = must_alloc((uint64_t)n * (uint64_t)k * sizeof *given, 1);
     fill_pattern(x, (uint64_t)((n - 1) * xs + x_row), 1);
     fill_pattern(y, s.y_bytes, 1);
@@ -74,11 +88,13 @@ static layer_case some_rows(const layer_case *c, const int32_t *rows, int32_t n)
         memcpy(y + i * ys, (const char *)c->io.y + rows[i] * ys, (size_t)y_row);
         if (c->io.logits) memcpy(logits + i * all, c->io.logits + rows[i] * all, (size_t)all * sizeof *logits);
         if (c->ids) memcpy(ids + i * k, c->ids + rows[i] * k, (size_t)k * sizeof *ids);
+        if (c->tokens) tokens[i] = c->tokens[rows[i]];
         if (c->given) memcpy(given + i * k, c->given + rows[i] * k, (size_t)k * sizeof *given);
     }
     s.io.x = x;
     s.io.y = y;
     if (c->io.logits) s.io.logits = logits;
+    if (c->tokens) s.io.token_ids = tokens;
     if (c->ids) s.io.topk_ids = ids;
     if (c->given) s.io.topk_weights = given;
     return s;
@@ -329,6 +345,7 @@ static void check_packed(const char *backend, const moewe_device *dev, layer_cas
     mixed.down = c->w.down;
     mixed.router = c->w.router;
     mixed.shared_up = c->w.shared_up;
+    mixed.latent_in = c->w.latent_in;
     case_run(dev, c, &mixed, 0, 2, y);
     same(c, want, y, backend, v, "with some weights packed");
     alone = some_rows(c, &row, 1);

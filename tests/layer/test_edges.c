@@ -343,7 +343,160 @@ static void masks(void **state)
     on_every_backend(edge_masks);
 }
 
+/* ---- tables of ids ---- */
+
+/* The ids of a table, the weights of the scores: as when the caller passes both, whatever the table says. */
+static void edge_hash(const char *backend, const moewe_device *dev)
+{
+    static const int32_t table[5][3] = {{4, 0, 7}, {2, 2, 2}, {-1, 5, 8}, {3, 3, INT32_MAX}, {INT32_MIN, 99, -2}};
+    static const int32_t tokens[9] = {0, 4, -1, 3, 5, 1, INT32_MIN, INT32_MAX, 2};
+
+    for (int32_t score = 0; score <= MOEWE_SCORE_SQRTSOFTPLUS; score++)
+        for (int renormalize = 0; renormalize < 2; renormalize++) {
+            moewe_config cfg = small_config();
+            char what[64], *y;
+            layer_case c;
+
+            snprintf(what, sizeof what, "hashed, score %d flags %d", score, renormalize);
+            cfg.score = score;
+            cfg.flags = renormalize ? (uint32_t)MOEWE_FLAG_RENORMALIZE : 0;
+            cfg.shared_inter = 0;
+            case_build(&c, &cfg, 9, WITH_HASH | WITH_LOGITS, 3);
+            c.w.hash_ids = table[0];
+            c.w.hash_rows = 5;
+            memcpy(c.tokens, tokens, sizeof tokens);
+            check_run(backend, dev, &c, what);
+            y = must_alloc(c.y_bytes, 4);
+            case_run(dev, &c, NULL, 0, 2, y);
+            for (int t = 0; t < 9; t++)
+                for (int i = 0; i < 40 * 4; i++)
+                    CHECK((tokens[t] >= 0 && tokens[t] < 4) || y[t * 160 + i] == 0,
+                          "%s: token id %d has no expert and row %d is not 0", backend, tokens[t], t);
+            free(y);
+            case_free(&c);
+        }
+}
+
+static void hash(void **state)
+{
+    (void)state;
+    on_every_backend(edge_hash);
+}
+
+/* Latent experts whose token has none: latent_out's bias is all there is, with identity experts on latent rows. */
+static void edge_latent_ids(const char *backend, const moewe_device *dev)
+{
+    static const int32_t ids[5][3] = {{-1, -1, -1}, {8, 9, 8}, {7, 7, 7}, {10, 0, -1}, {9, 2, 9}};
+
+    for (int32_t latent = 1; latent < 100; latent += 49) {
+        moewe_config cfg = small_config();
+        char *y;
+        layer_case c;
+
+        cfg.score = MOEWE_SCORE_GIVEN;
+        cfg.flags = 0;
+        cfg.n_null = 2;
+        cfg.latent = latent;
+        case_build(&c, &cfg, 5, WITH_LATENT_BIAS | WITH_EXPERT_SCALE, 4);
+        memcpy(c.ids, ids, sizeof ids);
+        check_run(backend, dev, &c, "latent ids");
+        y = must_alloc(c.y_bytes, 4);
+        case_run(dev, &c, NULL, 0, 2, y);
+        CHECK(!memcmp(y, c.w.latent_out.bias, 160), "%s: a token without experts is not the bias of latent_out",
+              backend);
+        free(y);
+        case_free(&c);
+    }
+}
+
+static void latent_ids(void **state)
+{
+    (void)state;
+    on_every_backend(edge_latent_ids);
+}
+
 /* ---- NaN and Inf ---- */
+
+/* A logit that is no number is never chosen before one that is, has no share, and harms nobody; a row without any
+ * number weighs 0. */
+static void edge_bad_logits(const char *backend, const moewe_device *dev)
+{
+    static const double poison[] = {NAN, -INFINITY};
+
+    for (int32_t score = 0; score <= MOEWE_SCORE_SPARSEMIXER; score++)
+        for (int p = 0; p < 2; p++)
+            for (int good = 0; good <= 4; good++) {
+                moewe_config cfg = small_config();
+                float *logits;
+                layer_case c;
+                char *y;
+
+                cfg.score = score;
+                cfg.sparsemixer_eps = 10.0f; /* everybody in play */
+                case_build(&c, &cfg, 3, WITH_LOGITS, 5);
+                logits = (float *)(uintptr_t)c.io.logits;
+                for (int i = good; i < 8; i++) logits[8 + (i * 3 + 1) % 8] = (float)poison[p];
+                y = must_alloc(c.y_bytes, 4);
+                case_run(dev, &c, NULL, 0, 2, y);
+                for (int i = 0; i < 120; i++)
+                    CHECK(isfinite(ref_load(y + 4 * i, MOEWE_DTYPE_F32)),
+                          "%s score %d: %d good logits, y[%d] is not finite", backend, score, good, i);
+                for (int i = 0; good == 0 && i < 160; i++)
+                    CHECK(y[160 + i] == 0, "%s score %d: no good logit, and y is not 0", backend, score);
+                for (int i = 0; i < 8; i++) /* what the oracle reads as masked */
+                    if (isnan(logits[8 + i])) logits[8 + i] = -INFINITY;
+                c.io.n_tokens = good ? 3 : 1;
+                if (good >= 3) { /* otherwise masked experts are chosen, all with weight 0: no choice to compare */
+                    tally t = {0};
+
+                    case_check(&c, y, &t, "bad logits");
+                }
+                c.io.n_tokens = 3;
+                free(y);
+                case_free(&c);
+            }
+}
+
+static void bad_logits(void **state)
+{
+    (void)state;
+    on_every_backend(edge_bad_logits);
+}
+
+/* Scores that saturate in f32 do not tie: the logits decide, unless a bias or groups ask for scores. */
+static void edge_saturated(const char *backend, const moewe_device *dev)
+{
+    static const int32_t scores[] = {MOEWE_SCORE_SOFTMAX, MOEWE_SCORE_SOFTMAX_TOPK, MOEWE_SCORE_SIGMOID,
+                                     MOEWE_SCORE_SQRTSOFTPLUS};
+
+    for (size_t s = 0; s < 4; s++)
+        for (int sign = -1; sign <= 1; sign += 2) {
+            moewe_config cfg = small_config();
+            float *logits;
+            layer_case c;
+            tally t = {0};
+            char *y;
+
+            cfg.score = scores[s];
+            case_build(&c, &cfg, 1, WITH_LOGITS, 5);
+            logits = (float *)(uintptr_t)c.io.logits;
+            /* sigmoid is 1 to the last bit from 17 on, and softmax 0 from 104 below the largest */
+            for (int i = 0; i < 8; i++) logits[i] = sign > 0 ? 30.0f + 2.0f * (float)i : -150.0f + 5.0f * (float)i;
+            if (sign < 0) logits[0] = 0.0f;
+            y = must_alloc(c.y_bytes, 4);
+            case_run(dev, &c, NULL, 0, 2, y);
+            case_check(&c, y, &t, "saturated scores");
+            CHECK(t.skipped == 0, "%s: the case is a tie", backend);
+            free(y);
+            case_free(&c);
+        }
+}
+
+static void saturated(void **state)
+{
+    (void)state;
+    on_every_backend(edge_saturated);
+}
 
 static void edge_bad_rows(const char *backend, const moewe_device *dev)
 {
@@ -399,9 +552,11 @@ static void bad_rows(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(no_tokens), cmocka_unit_test(n_valid),   cmocka_unit_test(n_valid_reads_nothing),
-        cmocka_unit_test(given_ids), cmocka_unit_test(no_expert), cmocka_unit_test(one_expert),
-        cmocka_unit_test(ties),      cmocka_unit_test(masks),     cmocka_unit_test(bad_rows),
+        cmocka_unit_test(no_tokens), cmocka_unit_test(n_valid),    cmocka_unit_test(n_valid_reads_nothing),
+        cmocka_unit_test(given_ids), cmocka_unit_test(no_expert),  cmocka_unit_test(one_expert),
+        cmocka_unit_test(ties),      cmocka_unit_test(masks),      cmocka_unit_test(bad_rows),
+        cmocka_unit_test(hash),      cmocka_unit_test(latent_ids), cmocka_unit_test(bad_logits),
+        cmocka_unit_test(saturated),
     };
 
     return cmocka_run_group_tests_name("edges", tests, NULL, NULL);

@@ -49,10 +49,11 @@ static const struct {
     {FIELD(top_group), 2, "2"}, /* without n_group */
     {FIELD(group_best), -1, "-1"},
     {FIELD(score), -1, "-1"},
-    {FIELD(score), 4, "4"},
     {FIELD(score), 6, "6"},
     {FIELD(act), -1, "-1"},
-    {FIELD(act), 8, "8"},
+    {FIELD(act), 11, "11"},
+    {FIELD(latent), -1, "-1"},
+    {FIELD(latent), INT32_MAX, "2147483647"},
     {FIELD(x_dtype), -1, "-1"},
     {FIELD(x_dtype), 4, "4"},
     {FIELD(w_dtype), -1, "-1"},
@@ -98,9 +99,13 @@ static void config_floats(void **state)
         const char *name;
         float value;
     } table[] = {
-        {FIELD(act_limit), -1.0f},  {FIELD(act_limit), NAN},         {FIELD(act_limit), INFINITY},
-        {FIELD(act_alpha), NAN},    {FIELD(act_alpha), -INFINITY},   {FIELD(act_beta), NAN},
-        {FIELD(routed_scale), NAN}, {FIELD(routed_scale), INFINITY},
+        {FIELD(act_limit), -1.0f},       {FIELD(act_limit), NAN},          {FIELD(act_limit), INFINITY},
+        {FIELD(act_alpha), NAN},         {FIELD(act_alpha), -INFINITY},    {FIELD(act_beta), NAN},
+        {FIELD(routed_scale), NAN},      {FIELD(routed_scale), INFINITY},  {FIELD(shared_limit), -1.0f},
+        {FIELD(shared_limit), NAN},      {FIELD(logit_softcap), -1.0f},    {FIELD(logit_softcap), INFINITY},
+        {FIELD(sparsemixer_eps), -1.0f}, {FIELD(sparsemixer_eps), NAN},    {FIELD(renorm_eps), -1.0f},
+        {FIELD(renorm_eps), NAN},        {FIELD(renorm_floor), -1.0f},     {FIELD(renorm_floor), INFINITY},
+        {FIELD(shared_scale), NAN},      {FIELD(shared_scale), -INFINITY},
     };
     moewe_device *dev = open_backend(cpu_backends().name[0], 1);
 
@@ -152,6 +157,31 @@ static void config_combinations(void **state)
     cfg.group_best = 3;
     assert_int_equal(moewe_plan_create(dev, &cfg, &plan), MOEWE_E_ARG);
     says("group_best");
+    /* SWIGLU_OAI has no default for its constants; one of them may be 0 */
+    cfg = small_config();
+    cfg.max_tokens = 4;
+    cfg.act = MOEWE_ACT_SWIGLU_OAI;
+    cfg.act_alpha = cfg.act_beta = 0.0f;
+    assert_int_equal(moewe_plan_create(dev, &cfg, &plan), MOEWE_E_ARG);
+    says("act_alpha");
+    says("act_beta");
+    one_sentence();
+    for (int i = 0; i < 2; i++) {
+        moewe_plan *one = NULL;
+
+        cfg.act_alpha = i ? 1.702f : 0.0f;
+        cfg.act_beta = i ? 0.0f : 1.0f;
+        CHECK_OK(moewe_plan_create(dev, &cfg, &one));
+        moewe_plan_destroy(one);
+    }
+    /* sparsemixer has no groups */
+    cfg = small_config();
+    cfg.max_tokens = 4;
+    cfg.score = MOEWE_SCORE_SPARSEMIXER;
+    cfg.n_group = 4;
+    cfg.top_group = 2;
+    assert_int_equal(moewe_plan_create(dev, &cfg, &plan), MOEWE_E_ARG);
+    says("n_group");
     /* f16 activations are a dtype, but not one of x or y */
     cfg = small_config();
     cfg.max_tokens = 4;
@@ -238,15 +268,11 @@ typedef struct rig {
     unsigned char *y;
 } rig;
 
-static void rig_up(rig *r, int32_t score, int32_t act, int32_t shared)
+static void rig_of(rig *r, const moewe_config *given)
 {
-    moewe_config cfg = small_config();
+    moewe_config cfg = *given;
     moewe_need need;
 
-    cfg.score = score;
-    cfg.act = act;
-    cfg.shared_inter = shared;
-    if (score == MOEWE_SCORE_GIVEN) cfg.flags = 0;
     cfg.name = "rig";
     r->dev = open_backend(cpu_backends().name[0], 2);
     case_build(&r->c, &cfg, 6, 0, 2);
@@ -256,6 +282,25 @@ static void rig_up(rig *r, int32_t score, int32_t act, int32_t shared)
     r->y = must_alloc(r->c.y_bytes, 4);
     memset(r->y, 0xa5, r->c.y_bytes);
     r->c.io.y = r->y;
+}
+
+static void rig_up(rig *r, int32_t score, int32_t act, int32_t shared)
+{
+    moewe_config cfg = small_config();
+
+    cfg.score = score;
+    cfg.act = act;
+    cfg.shared_inter = shared;
+    if (score == MOEWE_SCORE_GIVEN) cfg.flags = 0;
+    rig_of(r, &cfg);
+}
+
+static void rig_latent(rig *r)
+{
+    moewe_config cfg = small_config();
+
+    cfg.latent = 12;
+    rig_of(r, &cfg);
 }
 
 static void rig_down(rig *r)
@@ -279,6 +324,53 @@ static void refused(const rig *r, const moewe_weights *w, const moewe_io *io, mo
     for (uint64_t i = 0; i < r->c.y_bytes; i++) CHECK(r->y[i] == 0xa5, "a refused run wrote y ('%s')", word);
 }
 
+#define REFUSED(status, word, change)                                                                                  \
+    w = r.c.w;                                                                                                         \
+    io = r.c.io;                                                                                                       \
+    change;                                                                                                            \
+    refused(&r, &w, &io, status, word)
+
+/* hash_ids and token_ids come together, with a score that can be looked up; latent matrices with latent. */
+static void run_arguments_of_tables(void)
+{
+    static const int32_t table[6] = {0, 1, 2, 3, 4, 5};
+    static const float bias[8] = {0};
+    moewe_weights w;
+    moewe_io io;
+    rig r;
+
+    rig_up(&r, MOEWE_SCORE_SIGMOID, MOEWE_ACT_SWIGLU, 0);
+    REFUSED(MOEWE_E_ARG, "token_ids", io.token_ids = table);
+    REFUSED(MOEWE_E_ARG, "token_ids", (w.hash_ids = table, w.hash_rows = 2));
+    REFUSED(MOEWE_E_ARG, "hash", (w.hash_ids = table, w.hash_rows = 0, io.token_ids = table));
+    REFUSED(MOEWE_E_ARG, "hash", (w.hash_ids = table, w.hash_rows = -3, io.token_ids = table));
+    REFUSED(MOEWE_E_ARG, "reserved2", w.reserved2 = 1);
+    REFUSED(MOEWE_E_ARG, "latent_in", w.latent_in = w.router);
+    REFUSED(MOEWE_E_ARG, "latent_out", w.latent_out = w.router);
+    w = r.c.w;
+    io = r.c.io;
+    w.hash_ids = table;
+    w.hash_rows = 2;
+    io.token_ids = table;
+    CHECK_OK(moewe_run(r.plan, &w, &io, r.ws, NULL));
+    rig_down(&r);
+
+    for (int32_t score = MOEWE_SCORE_SPARSEMIXER; score <= MOEWE_SCORE_GIVEN; score++) {
+        rig_up(&r, score, MOEWE_ACT_SWIGLU, 0);
+        REFUSED(MOEWE_E_ARG, "hash", (w.hash_ids = table, w.hash_rows = 2, io.token_ids = table));
+        if (score == MOEWE_SCORE_SPARSEMIXER) { REFUSED(MOEWE_E_ARG, "select_bias", w.select_bias = bias); }
+        rig_down(&r);
+    }
+
+    rig_latent(&r);
+    REFUSED(MOEWE_E_ARG, "latent_in", w.latent_in.data = NULL);
+    REFUSED(MOEWE_E_ARG, "latent_out", w.latent_out.data = NULL);
+    REFUSED(MOEWE_E_ARG, "latent_in", w.latent_in.dtype = 9);
+    REFUSED(MOEWE_E_LAYOUT, "latent_out", w.latent_out.layout = 0xdead);
+    CHECK_OK(moewe_run(r.plan, &r.c.w, &r.c.io, r.ws, NULL));
+    rig_down(&r);
+}
+
 static void run_arguments(void **state)
 {
     moewe_weights w;
@@ -287,11 +379,6 @@ static void run_arguments(void **state)
 
     (void)state;
     rig_up(&r, MOEWE_SCORE_SOFTMAX, MOEWE_ACT_SWIGLU, 12);
-#define REFUSED(status, word, change)                                                                                  \
-    w = r.c.w;                                                                                                         \
-    io = r.c.io;                                                                                                       \
-    change;                                                                                                            \
-    refused(&r, &w, &io, status, word)
     REFUSED(MOEWE_E_ABI, "struct_size", io.struct_size = 0);
     REFUSED(MOEWE_E_ABI, "struct_size", w.struct_size -= 4);
     REFUSED(MOEWE_E_RANGE, "7", io.n_tokens = 7);
@@ -344,6 +431,8 @@ static void run_arguments(void **state)
     CHECK_OK(moewe_run(r.plan, &r.c.w, &r.c.io, r.ws, NULL)); /* all of it was right but for the one field */
     rig_down(&r);
 
+    run_arguments_of_tables();
+
     rig_up(&r, MOEWE_SCORE_GIVEN, MOEWE_ACT_SILU, 0);
     REFUSED(MOEWE_E_ARG, "topk_ids", io.topk_ids = NULL);
     REFUSED(MOEWE_E_ARG, "topk_weights", io.topk_weights = NULL);
@@ -352,8 +441,8 @@ static void run_arguments(void **state)
     REFUSED(MOEWE_E_ARG, "shared_up", w.shared_up = w.up);
     CHECK_OK(moewe_run(r.plan, &r.c.w, &r.c.io, r.ws, NULL));
     rig_down(&r);
-#undef REFUSED
 }
+#undef REFUSED
 
 static void packing_arguments(void **state)
 {

@@ -200,6 +200,38 @@ static void fill_shared(layer_case *c, unsigned with, rng *r)
     if (with & WITH_SHARED_SCALE) c->w.shared_scale = fill_matrix(c, 1, 1, h, MOEWE_DTYPE_F32, 1.5, 0, with, r);
 }
 
+static void fill_latent(layer_case *c, unsigned with, uint64_t seed, rng *r)
+{
+    int32_t h = c->cfg.hidden, width = c->cfg.latent, dtype = seed & 2 ? c->cfg.w_dtype : MOEWE_DTYPE_F32;
+    int bias = (with & WITH_LATENT_BIAS) != 0;
+
+    if (!width) return;
+    c->w.latent_in = fill_matrix(c, 1, width, h, dtype, 1.0, bias, with, r);
+    c->w.latent_out = fill_matrix(c, 1, h, width, dtype, 1.0, bias, with, r);
+}
+
+/* One row in three has ids twice or ids that are no expert; a few token ids have no row. */
+static void fill_hash(layer_case *c, int32_t n_tokens, rng *r)
+{
+    enum { ROWS = 23 };
+    int32_t k = c->cfg.top_k, n = c->cfg.n_experts + c->cfg.n_null;
+    int32_t *table = keep(c, must_alloc(ROWS * (uint64_t)k * sizeof *table, 1));
+    int32_t *tokens = keep(c, must_alloc((uint64_t)n_tokens * sizeof *tokens, 1));
+
+    for (int32_t row = 0; row < ROWS; row++) {
+        int32_t *ids = table + row * k, first = rng_range(r, 0, n - 1);
+
+        for (int32_t i = 0; i < k; i++) ids[i] = (first + i) % n;
+        if (row % 3 == 0) ids[rng_range(r, 0, k - 1)] = ids[rng_range(r, 0, k - 1)];
+        if (row % 6 == 0) ids[rng_range(r, 0, k - 1)] = row % 12 ? -1 - row : n + row;
+    }
+    for (int32_t t = 0; t < n_tokens; t++)
+        tokens[t] = rng_range(r, 0, 9) ? rng_range(r, 0, ROWS - 1) : t & 1 ? -1 : ROWS;
+    c->w.hash_ids = table;
+    c->w.hash_rows = ROWS;
+    c->io.token_ids = c->tokens = tokens;
+}
+
 static void fill_given(layer_case *c, int32_t n_tokens, rng *r)
 {
     int32_t k = c->cfg.top_k, n = c->cfg.n_experts + c->cfg.n_null;
@@ -250,7 +282,7 @@ static void fill_rows(layer_case *c, int32_t n_tokens, unsigned with, rng *r)
 void case_build(layer_case *c, const moewe_config *cfg, int32_t n_tokens, unsigned with, uint64_t seed)
 {
     rng r = {seed * 7919 + 12345};
-    int32_t n, local, all;
+    int32_t n, local, all, width;
     int bias1 = (with & WITH_BIAS1) != 0, bias2 = (with & WITH_BIAS2) != 0;
 
     memset(c, 0, sizeof *c);
@@ -264,16 +296,21 @@ void case_build(layer_case *c, const moewe_config *cfg, int32_t n_tokens, unsign
     if (c->cfg.n_group == 0) c->cfg.group_best = cfg->group_best; /* no groups: as the caller wrote it */
     local = c->cfg.n_local;
     all = n + c->cfg.n_null;
+    width = ref_width(&c->cfg);
     if (ref_gated(c->cfg.act))
-        c->w.gate = fill_matrix(c, local, c->cfg.inter, c->cfg.hidden, c->cfg.w_dtype, 1.5, bias1, with, &r);
-    c->w.up = fill_matrix(c, local, c->cfg.inter, c->cfg.hidden, c->cfg.w_dtype, 1.5, bias1, with, &r);
-    c->w.down = fill_matrix(c, local, c->cfg.hidden, c->cfg.inter, c->cfg.w_dtype, 1.5, bias2, with, &r);
+        c->w.gate = fill_matrix(c, local, c->cfg.inter, width, c->cfg.w_dtype, 1.5, bias1, with, &r);
+    c->w.up = fill_matrix(c, local, c->cfg.inter, width, c->cfg.w_dtype, 1.5, bias1, with, &r);
+    c->w.down = fill_matrix(c, local, width, c->cfg.inter, c->cfg.w_dtype, 1.5, bias2, with, &r);
+    fill_latent(c, with, seed, &r);
     fill_shared(c, with, &r);
+    if (with & WITH_EXPERT_SCALE) c->w.expert_scale = random_floats(c, all, 2.0, &r);
     fill_rows(c, n_tokens, with, &r);
     if (c->cfg.score == MOEWE_SCORE_GIVEN) {
         fill_given(c, n_tokens, &r);
         return;
     }
+    if (c->cfg.score == MOEWE_SCORE_SPARSEMIXER) with &= ~(unsigned)(WITH_HASH | WITH_SELECT_BIAS);
+    if (with & WITH_HASH) fill_hash(c, n_tokens, &r);
     if (with & WITH_SELECT_BIAS) c->w.select_bias = random_floats(c, all, 0.3, &r);
     if (with & WITH_LOGITS)
         c->io.logits = random_floats(c, (int64_t)n_tokens * all, 4.0, &r);
@@ -359,7 +396,7 @@ void case_check(const layer_case *c, const void *y, tally *t, const char *what)
     int32_t *ids = must_alloc((uint64_t)c->cfg.top_k * sizeof *ids, 8);
 
     for (int32_t token = 0; token < c->io.n_tokens; token++) {
-        ref_layer_row(&c->cfg, &c->w, &c->io, token, NULL, ids, weights, &margin, row, scratch);
+        ref_layer_row(&c->cfg, &c->w, &c->io, token, ids, weights, &margin, row, scratch);
         t->rows++;
         if (!(margin.v > margin.e)) {
             t->skipped++;

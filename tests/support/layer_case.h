@@ -80,7 +80,10 @@ enum {
     WITH_STRIDES = 1 << 8,     /* rows of x and y are further apart than they are long */
     WITH_Y_ADD = 1 << 9,
     WITH_SHARED_BIAS = 1 << 10,
-    WITH_EVERYTHING = (1 << 11) - 1
+    WITH_EXPERT_SCALE = 1 << 11,
+    WITH_HASH = 1 << 12,       /* ids by token id; only with a score that can be looked up, see case_build */
+    WITH_LATENT_BIAS = 1 << 13,
+    WITH_EVERYTHING = (1 << 14) - 1
 };
 
 enum { BLOCKS_MAX = 128 };
@@ -89,13 +92,14 @@ typedef struct layer_case {
     moewe_weights w;
     moewe_io io; /* io.y is y0, which no run writes */
     uint64_t y_bytes;
-    int32_t *ids;
+    int32_t *ids, *tokens;
     float *given;
     void *blocks[BLOCKS_MAX];
     int32_t n_blocks;
 } layer_case;
 
-/* cfg->max_tokens 0 becomes n_tokens (at least 1). */
+/* cfg->max_tokens 0 becomes n_tokens (at least 1).  SPARSEMIXER and GIVEN have no WITH_HASH, SPARSEMIXER no
+ * WITH_SELECT_BIAS: the library refuses them. */
 void case_build(layer_case *c, const moewe_config *cfg, int32_t n_tokens, unsigned with, uint64_t seed);
 void case_free(layer_case *c);
 int64_t case_x_stride(const layer_case *c);
