@@ -14,7 +14,8 @@ typedef struct run_job {
     cli_model model;
     moewe_config moe;    /* of the layer */
     st_store *stores[4]; /* of the input, ids, weights and token ids; the last three only where they are other files */
-    int32_t layer_number, n_tokens;
+    int experts_only;
+    int32_t layer_number, n_tokens, width; /* of a row */
     const st_tensor *x_tensor, *ids_tensor, *weights_tensor, *tokens_tensor;
     cli_block block;
     float *values; /* input, later output, as f32 */
@@ -90,8 +91,8 @@ static int check_input(run_job *j)
 {
     const st_tensor *t = j->x_tensor;
     char expected[96];
-    snprintf(expected, sizeof expected, "F32, BF16 or F16 [rows, %d]", (int)j->model.config.hidden);
-    if (!st_dtype_moewe(t->dtype) || t->rank != 2 || t->shape[1] != j->model.config.hidden || t->shape[0] < 1 ||
+    snprintf(expected, sizeof expected, "F32, BF16 or F16 [rows, %d]", (int)j->width);
+    if (!st_dtype_moewe(t->dtype) || t->rank != 2 || t->shape[1] != j->width || t->shape[0] < 1 ||
         t->shape[0] > INT32_MAX)
         return mismatch("--input", t, expected);
     j->n_tokens = (int32_t)t->shape[0];
@@ -111,7 +112,8 @@ static int check_tokens(run_job *j)
     uint64_t n = 1;
     for (int32_t i = 0; i < t->rank; i++) n *= (uint64_t)t->shape[i];
     snprintf(expected, sizeof expected, "I32 or I64 with %d ids", (int)j->n_tokens);
-    if ((t->dtype != ST_I32 && t->dtype != ST_I64) || n != (uint64_t)j->n_tokens) return mismatch("--token-ids", t, expected);
+    if ((t->dtype != ST_I32 && t->dtype != ST_I64) || n != (uint64_t)j->n_tokens)
+        return mismatch("--token-ids", t, expected);
     j->token_ids = cli_ids(t, n);
     return j->token_ids ? CLI_OK : cli_fail("no memory for %d token ids", (int)j->n_tokens);
 }
@@ -135,12 +137,12 @@ static int check_routing(const run_job *j)
 
 static int take_rows(run_job *j)
 {
-    uint64_t n = (uint64_t)j->n_tokens * (uint64_t)j->model.config.hidden;
+    uint64_t n = (uint64_t)j->n_tokens * (uint64_t)j->width;
     j->values = malloc(n * sizeof *j->values);
     j->x = malloc(n * moewe_dtype_bytes(j->common.dtype));
     j->y = malloc(n * moewe_dtype_bytes(j->common.dtype));
     if (!j->values || !j->x || !j->y)
-        return cli_fail("no memory for %d rows of %d numbers", (int)j->n_tokens, (int)j->model.config.hidden);
+        return cli_fail("no memory for %d rows of %d numbers", (int)j->n_tokens, (int)j->width);
     cli_to_f32(j->x_tensor->data, j->x_tensor->dtype, n, j->values);
     cli_from_f32(j->values, n, j->common.dtype, j->x);
     return CLI_OK;
@@ -174,11 +176,11 @@ static int run_block(run_job *j)
 static int write_output(run_job *j)
 {
     fmt_error e;
-    uint64_t n = (uint64_t)j->n_tokens * (uint64_t)j->model.config.hidden;
+    uint64_t n = (uint64_t)j->n_tokens * (uint64_t)j->width;
     st_tensor t = {.name = "output",
                    .dtype = ST_F32,
                    .rank = 2,
-                   .shape = {j->n_tokens, j->model.config.hidden},
+                   .shape = {j->n_tokens, j->width},
                    .data = j->values,
                    .bytes = n * sizeof *j->values,
                    .file = j->output};
@@ -199,6 +201,7 @@ static int run(run_job *j)
     if (model_block_find(&j->model.config, j->layer, &j->layer_number, &e)) return cli_fail("--layer: %s", e.text);
     if (model_layer_moe(&j->model.config, j->layer_number, &j->moe, &e)) return cli_fail("%s", e.text);
     model_block_name(&j->model.config, j->layer_number, j->block.name, sizeof j->block.name);
+    j->width = j->experts_only && j->moe.latent ? j->moe.latent : j->moe.hidden;
     status = find_input(j);
     if (!status) status = check_input(j);
     if (!status && j->tokens) status = find_routing(j, 3, "--token-ids", j->tokens, &j->tokens_tensor);
@@ -206,8 +209,11 @@ static int run(run_job *j)
     if (!status && given) status = find_routing(j, 1, "--ids", j->ids, &j->ids_tensor);
     if (!status && given) status = find_routing(j, 2, "--weights", j->weights, &j->weights_tensor);
     if (!status && given) status = check_routing(j);
-    if (!status) status = cli_block_open(&j->block, &j->model, j->layer_number, j->n_tokens, &j->common,
-                                        given ? CLI_GIVEN : CLI_ROUTES);
+    if (!status)
+        status = cli_block_open(&j->block, &j->model, j->layer_number, j->n_tokens, &j->common,
+                                j->experts_only ? CLI_EXPERTS
+                                : given         ? CLI_GIVEN
+                                                : CLI_ROUTES);
     if (!status) status = take_rows(j);
     if (!status && given) status = take_routing(j);
     if (!status) status = run_block(j);
@@ -257,6 +263,10 @@ int cmd_run(int argc, char **argv)
          .kind = ARGS_TEXT,
          .out = &j.weights,
          .help = "their weights, f32 [tokens][top_k]; with --ids"},
+        {.name = "--experts-only",
+         .kind = ARGS_FLAG,
+         .out = &j.experts_only,
+         .help = "with --ids: no shared expert; of latent experts, rows as wide as they read them"},
         {.name = "--token-ids",
          .metavar = "T",
          .kind = ARGS_TEXT,
@@ -286,6 +296,7 @@ int cmd_run(int argc, char **argv)
                                     : "--output",
                          spec.synopsis);
     if (!*j.output) return cli_usage("--output is empty, expected a file to write");
+    if (j.experts_only && !j.ids) return cli_usage("--experts-only is given without --ids, which it needs");
     if (!j.ids != !j.weights)
         return cli_usage("%s is given without %s, which it needs", j.ids ? "--ids" : "--weights",
                          j.ids ? "--weights" : "--ids");

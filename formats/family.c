@@ -225,12 +225,17 @@ static int variable_name(void *ctx, const char *name, double *out, fmt_error *e)
     return variable(ctx, name, out, NULL, e);
 }
 
-/* A list has an entry a layer; the last one goes on. */
-static const json_t *entry_of(const json_t *v, int32_t layer)
+/* The layer's value in v, where a list has an entry for each of the layers; the last one stands for the model. */
+static int entry_of(const scope *s, const char *name, const json_t *v, const json_t **out, fmt_error *e)
 {
     size_t n = json_array_size(v);
-    if (!json_is_array(v)) return v;
-    return n ? json_array_get(v, layer >= 0 && (size_t)layer < n ? (size_t)layer : n - 1) : NULL;
+    *out = v;
+    if (!json_is_array(v)) return 0;
+    if (!n || (s->layer >= 0 && s->layer < s->f->n_layers && n < (size_t)s->f->n_layers))
+        return fmt_fail(e, "%.300s: %s has %zu entries, one for each of %d layers is expected", s->f->file, name, n,
+                        s->f->n_layers);
+    *out = json_array_get(v, s->layer >= 0 && (size_t)s->layer < n ? (size_t)s->layer : n - 1);
+    return 0;
 }
 
 static int number_of(const scope *s, const char *name, const json_t *v, double *out, fmt_error *e)
@@ -312,7 +317,7 @@ static int variable(const scope *s, const char *name, double *out, int *null, fm
         return -1;
     if (json_is_true(json_object_get(d, "auto")) && json_is_string(v) && strcmp(json_string_value(v), "auto") == 0)
         v = NULL;
-    v = entry_of(v, s->layer);
+    if (entry_of(s, used, v, &v, e)) return -1;
     if (v && !json_is_null(v)) return number_of(s, used, v, out, e);
     if (seen && !json_is_true(json_object_get(d, "nullable")) && json_object_get(d, "null"))
         return described(s, name, json_object_get(d, "null"), out, e);
@@ -366,7 +371,7 @@ int family_constant(const family *f, int32_t layer, const json_t *constant, doub
     const char *name = json_string_value(json_array_get(constant, 0));
     const json_t *v = constant;
     if (name) {
-        v = *name ? entry_of(family_field(f, name), layer) : NULL;
+        if (entry_of(&s, name, *name ? family_field(f, name) : NULL, &v, e)) return -1;
         if (!v || json_is_null(v)) v = json_array_get(constant, 1);
     }
     *out = fallback;

@@ -46,10 +46,26 @@ static int named(const family *f, const json_t *rule, const char *field, const c
     return 0;
 }
 
-static int has_number(const json_t *list, int64_t n)
+/* Whether the list of layer numbers, which count from first, has layer i. */
+static int has_layer(const family *f, const char *name, const json_t *list, int32_t first, int32_t i, int *out,
+                     fmt_error *e)
 {
-    for (size_t i = 0; i < json_array_size(list); i++)
-        if (json_is_integer(json_array_get(list, i)) && json_integer_value(json_array_get(list, i)) == n) return 1;
+    char text[64];
+    *out = 0;
+    if (list && !json_is_array(list)) {
+        fmt_json_text(list, text, sizeof text);
+        return fmt_fail(e, "%.300s: %s is %s, an array of layer numbers is expected", f->file, name, text);
+    }
+    for (size_t k = 0; k < json_array_size(list); k++) {
+        const json_t *v = json_array_get(list, k);
+        int64_t n = json_integer_value(v) - first;
+        if (!json_is_integer(v) || n < 0 || n >= f->n_layers) {
+            fmt_json_text(v, text, sizeof text);
+            return fmt_fail(e, "%.300s: %s[%zu] is %s, a layer from %d to %d is expected", f->file, name, k, text,
+                            (int)first, (int)(f->n_layers - 1 + first));
+        }
+        if (n == i) *out = 1;
+    }
     return 0;
 }
 
@@ -103,8 +119,13 @@ static int holds(const family *f, const json_t *rule, int32_t i, int *out, fmt_e
         *out = i >= a && (b <= 1 || i % b == 0);
     } else if (strcmp(kind, "step") == 0) {
         const char *except = word(rule, "except_field");
+        int excepted = 0;
         if (named(f, rule, "field", "default", &a, e)) return -1;
-        *out = (a <= 1 || (i + 1) % a == 0) && !(except && has_number(family_field(f, except), i));
+        if (a < 1)
+            return fmt_fail(e, "%.300s: %s is %d, an integer from 1 on is expected", f->file, word(rule, "field"),
+                            (int)a);
+        if (except && has_layer(f, except, family_field(f, except), 0, i, &excepted, e)) return -1;
+        *out = (i + 1) % a == 0 && !excepted;
     } else if (strcmp(kind, "interval") == 0) {
         if (named(f, rule, "field", "default", &a, e)) return -1;
         *out = a <= 1 || (i + 1) % a == 0;
@@ -144,10 +165,7 @@ static int listed(const family *f, const json_t *rule, int32_t i, int *out, fmt_
         *out = 1;
         return get(rule, "fallback") ? holds(f, get(rule, "fallback"), i, out, e) : 0;
     }
-    if (strcmp(kind, "index_list") == 0) {
-        *out = has_number(list, i);
-        return 0;
-    }
+    if (strcmp(kind, "index_list") == 0) return has_layer(f, name, list, 0, i, out, e);
     /* One number for all layers is a step, as in moe_layer_freq, which other rules may know better. */
     if (json_is_integer(list) && get(rule, "fallback")) return holds(f, get(rule, "fallback"), i, out, e);
     if (json_is_integer(list)) {
@@ -245,7 +263,8 @@ static int find_mixer(const family *f, const json_t *mixers, const layer_list *l
         return mapped(f, l->name, l->map, v, out, e);
     }
     if (numbers && family_field(f, word(numbers, "yes"))) { /* layer numbers that count from 1 */
-        int yes = has_number(family_field(f, word(numbers, "yes")), i + 1);
+        int yes;
+        if (has_layer(f, word(numbers, "yes"), family_field(f, word(numbers, "yes")), 1, i, &yes, e)) return -1;
         *out = word(numbers, yes ? "yes_kind" : "no_kind");
         return 0;
     }
@@ -278,6 +297,7 @@ int family_find_layers(family *f, fmt_error *e)
         int yes = 1;
         if (json_is_object(rule) && holds(f, rule, i, &yes, e)) return -1;
         if (family_variable(f, i, "E", &experts, NULL, e)) return -1;
+        if (experts != 0 && family_int(f, i, "E", 0, INT32_MAX, &n, e)) return -1;
         f->is_moe[i] = yes && experts > 0;
     }
     return 0;

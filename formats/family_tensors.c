@@ -98,6 +98,18 @@ static int put_experts(const walk *w, const char *width)
     return r ? r : put(w, "expert", word(form, "down"), n, width, "I");
 }
 
+/* Where only the checkpoint's tensors could tell: whether a field of config.json says so, given as [field] that is
+ * there or [field, value].  Without a list the descriptor itself is sure. */
+static int is_said(const walk *w, const json_t *said_by)
+{
+    for (size_t i = 0; i < json_array_size(said_by); i++) {
+        const json_t *pair = json_array_get(said_by, i), *value = json_array_get(pair, 1);
+        const json_t *v = family_field(w->f, json_string_value(json_array_get(pair, 0)));
+        if (v && (!value || json_equal((json_t *)(uintptr_t)v, (json_t *)(uintptr_t)value))) return 1;
+    }
+    return !said_by;
+}
+
 static int put_shared(const walk *w)
 {
     const json_t *shared = get(family_block(w->f), "shared"), *form = json_array_get(get(shared, "forms"), 0);
@@ -109,7 +121,8 @@ static int put_shared(const walk *w)
     if (!r) r = put(w, "shared", word(form, "gate"), 1, "SI", "H");
     if (!r) r = put(w, "shared", word(form, "up"), 1, "SI", "H");
     if (!r) r = put(w, "shared", word(form, "down"), 1, "H", "SI");
-    return r ? r : put(w, "shared", word(shared, "gate_scalar"), 1, "1", "H");
+    if (r || !is_said(w, get(shared, "gate_said_by"))) return r;
+    return put(w, "shared", word(shared, "gate_scalar"), 1, "1", "H");
 }
 
 static int put_moe(const walk *w)
@@ -125,7 +138,8 @@ static int put_moe(const walk *w)
                 word(block, "top_k") ? word(block, "top_k") : "K");
     else if (!r) {
         if (family_constant(w->f, w->layer, get(block, "bias_when"), 1, &biased, w->e)) return -1;
-        if (biased != 0) r = put(w, "bias", first_of(get(block, "select_bias")), 1, "E+N0", NULL);
+        if (biased != 0 && is_said(w, get(block, "select_bias_said_by")))
+            r = put(w, "bias", first_of(get(block, "select_bias")), 1, "E+N0", NULL);
     }
     if (!r && size != 0) r = put(w, "latent", word(latent, "down"), 1, width, "H");
     if (!r && size != 0) r = put(w, "latent", word(latent, "up"), 1, "H", width);

@@ -253,6 +253,11 @@ static int read_layers(const reader *r, model_config *c)
         if (!c->layer_is_moe[l]) dense = 1;
     }
     if (c->engine && dense) {
+        const json_t *parts = json_object_get(family_descriptor(c->family), "components");
+        int64_t experts;
+        if (!json_array_size(json_object_get(parts, "dense")) && /* a family without dense layers */
+            family_int(c->family, 0, "E", 1, INT32_MAX, &experts, r->e))
+            return -1;
         if (family_int(c->family, 0, "FI", 1, INT32_MAX, &width, r->e)) return -1;
         c->dense_inter = (int32_t)width;
     }

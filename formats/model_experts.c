@@ -164,10 +164,14 @@ static int biases(const block_reader *r, const json_t *form)
 
 /* ---- forms ------------------------------------------------------------------------------------------------------------ */
 
-/* The tensor by which the form is recognised. */
-static const char *mark_of(const json_t *form)
+/* A tensor by which the form is recognised. */
+static const st_tensor *mark_of(const block_reader *r, const json_t *form)
 {
-    return word(form, "gate_up") ? word(form, "gate_up") : word(form, "up");
+    static const char *const keys[] = {"gate_up", "gate", "up"};
+    const st_tensor *t = NULL;
+    for (int i = 0; !t && i < 3; i++)
+        if (word(form, keys[i])) t = block_find(r, word(form, keys[i]), 0);
+    return t;
 }
 
 static const json_t *find_form(const block_reader *r, fmt_error *e)
@@ -175,11 +179,11 @@ static const json_t *find_form(const block_reader *r, fmt_error *e)
     const json_t *forms = get(r->block, "experts"), *found = NULL;
     for (size_t i = 0; i < json_array_size(forms); i++) {
         const json_t *form = json_array_get(forms, i);
-        const st_tensor *t = block_find(r, mark_of(form), 0);
+        const st_tensor *t = mark_of(r, form);
         if (!t) continue;
         if (found) {
             fmt_fail(e, "%.300s: holds both '%.120s' and '%.120s', one form of the experts is expected", t->file,
-                     block_find(r, mark_of(found), 0)->name, t->name);
+                     mark_of(r, found)->name, t->name);
             return NULL;
         }
         found = form;

@@ -82,7 +82,10 @@ class BadInput(Case):
 
     def test_config(self):
         for change, parts in (
-            ({"model_type": "gpt_oss"}, ["model_type", "gpt_oss", "qwen3_moe"]),
+            ({"model_type": "gpt_oss"}, ["model.safetensors", "mlp.router.weight", "[8, 64]"]),
+            ({"model_type": "qwen9_moe", "norm_topk_prob": None, "hidden_act": None},
+             ["model_type 'qwen9_moe'", "not known", "scoring_func", "norm_topk_prob", "hidden_act"]),
+            ({"model_type": "qwen9_moe", "hidden_size": None}, ["model_type 'qwen9_moe'", "missing hidden_size"]),
             ({"model_type": 7}, ["model_type"]),
             ({"hidden_size": None}, ["hidden_size"]),
             ({"hidden_size": "64"}, ["hidden_size"]),

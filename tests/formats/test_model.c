@@ -208,6 +208,23 @@ static void test_values(void **state)
     load_mutation(MIXTRAL, "{\"dtype\":\"-\"}", &c);
     assert_int_equal(c.weight_dtype, MOEWE_DTYPE_DEFAULT);
     model_config_free(&c);
+
+    /* Defaults of Qwen3MoeConfig and MixtralConfig in transformers. */
+    load_mutation(QWEN3,
+                  "{\"num_local_experts\":\"-\",\"moe_intermediate_size\":\"-\",\"num_experts_per_tok\":\"-\","
+                  "\"intermediate_size\":\"-\",\"hidden_act\":\"-\",\"decoder_sparse_step\":2}",
+                  &c);
+    assert_int_equal(c.moe.n_experts, 128);
+    assert_int_equal(c.moe.inter, 768);
+    assert_int_equal(c.moe.top_k, 8);
+    assert_int_equal(c.moe.act, MOEWE_ACT_SWIGLU);
+    assert_int_equal(c.dense_inter, 6144);
+    model_config_free(&c);
+    load_mutation(MIXTRAL, "{\"intermediate_size\":\"-\",\"num_local_experts\":\"-\",\"num_experts_per_tok\":null}", &c);
+    assert_int_equal(c.moe.n_experts, 8);
+    assert_int_equal(c.moe.inter, 14336);
+    assert_int_equal(c.moe.top_k, 2);
+    model_config_free(&c);
     empty_folder();
 }
 
@@ -244,8 +261,12 @@ static void test_refused(void **state)
         const char *base, *patch;
         const char *words[5];
     } rows[] = {
-        {QWEN3, "{\"model_type\":\"qwen9_moe\"}", {"model_type", "'qwen9_moe'", "qwen3_moe", "mixtral"}},
-        {QWEN3, "{\"model_type\":\"-\"}", {"model_type", "missing", "qwen3_moe", "mixtral"}},
+        {QWEN3,
+         "{\"model_type\":\"qwen9_moe\",\"num_local_experts\":\"-\",\"hidden_size\":null}",
+         {"model_type 'qwen9_moe' is not known", "missing hidden_size, an expert count (such as num_experts)"}},
+        {QWEN3,
+         "{\"model_type\":\"-\",\"moe_intermediate_size\":\"-\",\"intermediate_size\":\"-\"}",
+         {"model_type is missing", "missing", "an expert width (such as moe_intermediate_size)"}},
         {QWEN3, "{\"model_type\":7}", {"model_type is 7", "string"}},
         {QWEN3,
          "{\"quantization_config\":{\"quant_method\":\"fp8\",\"bits\":8}}",
@@ -274,16 +295,20 @@ static void test_refused(void **state)
         {QWEN3, "{\"head_dim\":15}", {"head_dim is 15", "even"}},
         {QWEN3, "{\"hidden_size\":60}", {"head_dim is 15", "even"}},
         {QWEN3, "{\"head_dim\":1073741824}", {"head_dim 1073741824", "4294967296"}},
-        {QWEN3, "{\"num_experts_per_tok\":9}", {"num_experts_per_tok is 9", "num_local_experts 8"}},
+        {QWEN3, "{\"num_experts_per_tok\":9}", {"num_experts_per_tok is 9", "from 1 to 8"}},
         {QWEN3, "{\"num_experts_per_tok\":0}", {"num_experts_per_tok is 0"}},
-        {QWEN3, "{\"num_local_experts\":\"-\"}", {"num_experts is missing"}},
+        {QWEN3, "{\"num_local_experts\":2.5}", {"num_local_experts is 2.5", "from 0"}},
+        {QWEN3, "{\"num_local_experts\":\"8\"}", {"num_local_experts is \"8\"", "number"}},
         {QWEN3, "{\"num_local_experts\":-8}", {"num_local_experts is -8", "from 0"}},
         {QWEN3, "{\"num_experts\":16}", {"num_experts is 16", "num_local_experts is 8", "equal"}},
-        {QWEN3, "{\"moe_intermediate_size\":\"-\"}", {"moe_intermediate_size is missing"}},
-        {QWEN3, "{\"moe_intermediate_size\":[48]}", {"moe_intermediate_size is [48]"}},
+        {QWEN3, "{\"moe_intermediate_size\":0}", {"moe_intermediate_size is 0", "from 1"}},
+        {QWEN3, "{\"moe_intermediate_size\":{}}", {"moe_intermediate_size is {}", "number"}},
+        {QWEN3, "{\"moe_intermediate_size\":[48]}", {"moe_intermediate_size has 1 entries", "each of 2 layers"}},
+        {QWEN3, "{\"moe_intermediate_size\":[]}", {"moe_intermediate_size has 0 entries", "each of 2 layers"}},
+        {QWEN3, "{\"moe_intermediate_size\":[48,\"x\"],\"mlp_only_layers\":[0]}", {"moe_intermediate_size is \"x\""}},
         {QWEN3, "{\"decoder_sparse_step\":0}", {"decoder_sparse_step is 0"}},
-        {QWEN3, "{\"decoder_sparse_step\":2,\"intermediate_size\":\"-\"}", {"intermediate_size is missing"}},
-        {QWEN3, "{\"intermediate_size\":-5}", {"intermediate_size is -5"}},
+        {QWEN3, "{\"decoder_sparse_step\":1.5}", {"decoder_sparse_step is 1.5", "integer"}},
+        {QWEN3, "{\"decoder_sparse_step\":2,\"intermediate_size\":-5}", {"intermediate_size is -5", "from 1"}},
         {QWEN3, "{\"mlp_only_layers\":3}", {"mlp_only_layers is 3", "array"}},
         {QWEN3, "{\"mlp_only_layers\":[0,2]}", {"mlp_only_layers[1] is 2", "0 to 1"}},
         {QWEN3, "{\"mlp_only_layers\":[-1]}", {"mlp_only_layers[0] is -1", "0 to 1"}},
@@ -293,9 +318,8 @@ static void test_refused(void **state)
         {QWEN3, "{\"tie_word_embeddings\":0}", {"tie_word_embeddings is 0", "true or false"}},
         {QWEN3, "{\"use_sliding_window\":2}", {"use_sliding_window is 2"}},
         {QWEN3, "{\"sliding_window\":-2}", {"sliding_window is -2"}},
-        {QWEN3, "{\"hidden_act\":\"gelu_10\"}", {"hidden_act is \"gelu_10\"", "silu"}},
-        {QWEN3, "{\"hidden_act\":\"-\"}", {"hidden_act is missing"}},
-        {QWEN3, "{\"hidden_act\":1}", {"hidden_act is 1", "silu"}},
+        {QWEN3, "{\"hidden_act\":\"gelu_10\"}", {"hidden_act is 'gelu_10'", "silu"}},
+        {QWEN3, "{\"hidden_act\":1}", {"hidden_act is 1", "activation"}},
         {QWEN3, "{\"dtype\":\"float8_e4m3fn\"}", {"dtype is \"float8_e4m3fn\"", "bfloat16"}},
         {QWEN3, "{\"torch_dtype\":\"float16\"}", {"dtype is \"bfloat16\"", "torch_dtype is \"float16\"", "equal"}},
         {QWEN3, "{\"rms_norm_eps\":0}", {"rms_norm_eps is 0", "above 0"}},
@@ -324,8 +348,8 @@ static void test_refused(void **state)
         {QWEN3, "{\"eos_token_id\":[0,1,2,3,4,5,6,7,8]}", {"eos_token_id", "8"}},
         {QWEN3, "{\"bos_token_id\":300}", {"bos_token_id is 300", "0 to 255"}},
         {MIXTRAL, "{\"num_local_experts\":0}", {"num_local_experts is 0", "from 1"}},
-        {MIXTRAL, "{\"intermediate_size\":\"-\"}", {"intermediate_size is missing"}},
-        {MIXTRAL, "{\"num_experts_per_tok\":9}", {"num_experts_per_tok is 9", "num_local_experts 8"}},
+        {MIXTRAL, "{\"num_experts\":16}", {"num_experts is 16", "num_local_experts is 8", "equal"}},
+        {MIXTRAL, "{\"num_experts_per_tok\":9}", {"num_experts_per_tok is 9", "from 1 to 8"}},
         {MIXTRAL, "{\"sliding_window\":\"4096\"}", {"sliding_window is \"4096\""}},
     };
     (void)state;
