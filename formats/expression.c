@@ -41,7 +41,7 @@ static int take(parser *p, const char *operator)
 
 static int exact(const parser *p, double v)
 {
-    return fabs(v) <= 0x1p53 ? 0 : wrong(p, "a value beyond 2^53");
+    return fabs(v) < 0x1p53 ? 0 : wrong(p, "a value beyond 2^53");
 }
 
 static int primary(parser *p, double *out)

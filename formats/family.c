@@ -343,6 +343,28 @@ int family_eval(const family *f, int32_t layer, const family_override *overrides
     return expression_eval(expression, variable_name, &s, out, e);
 }
 
+/* The variable's default with the config's names in place of the variables, for messages. */
+static void spell_out(const family *f, const char *name, char *out, size_t cap)
+{
+    const json_t *vars = json_object_get(f->descriptor, "vars");
+    const char *at = json_string_value(json_object_get(json_object_get(vars, name), "default"));
+    size_t n = 0;
+    if (!at) {
+        snprintf(out, cap, "%s", name);
+        return;
+    }
+    for (at++; *at && n + 1 < cap;) {
+        char word[16];
+        size_t length = strspn(at, "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789");
+        snprintf(word, sizeof word, "%.*s", (int)(length ? length : 1), at);
+        const json_t *names = json_object_get(json_object_get(vars, word), "names");
+        const char *text = json_string_value(json_array_get(names, 0));
+        int more = snprintf(out + n, cap - n, "%s", text ? text : word);
+        n += more > 0 ? (size_t)more : 0;
+        at += length ? length : 1;
+    }
+}
+
 int family_int(const family *f, int32_t layer, const char *expression, int64_t low, int64_t high, int64_t *out,
                fmt_error *e)
 {
@@ -361,8 +383,10 @@ int family_int(const family *f, int32_t layer, const char *expression, int64_t l
     if (!found && what)
         return fmt_fail(e, "%.300s: %s is missing, an integer from %" PRId64 " to %" PRId64 " is expected", f->file,
                         what, low, high);
+    char formula[128];
+    spell_out(f, expression, formula, sizeof formula);
     return fmt_fail(e, "%.300s: %s is %.15g, an integer from %" PRId64 " to %" PRId64 " is expected", f->file,
-                    what ? what : expression, v, low, high);
+                    found ? what : formula, v, low, high);
 }
 
 int family_constant(const family *f, int32_t layer, const json_t *constant, double fallback, double *out, fmt_error *e)

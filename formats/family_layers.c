@@ -2,6 +2,8 @@
  * descriptor. */
 #include "family_internal.h"
 
+#include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,9 +26,23 @@ static const char *word(const json_t *o, const char *key)
 static int constant(const family *f, const json_t *rule, const char *key, int64_t fallback, int64_t *out, fmt_error *e)
 {
     double v;
+    const json_t *name = json_array_get(get(rule, key), 0);
     if (family_constant(f, -1, get(rule, key), (double)fallback, &v, e)) return -1;
+    if (v != floor(v))
+        return fmt_fail(e, "%.300s: %s is %g, an integer is expected", f->file, name ? json_string_value(name) : key,
+                        v);
     *out = (int64_t)v;
     return 0;
+}
+
+/* The same of something that is divided by. */
+static int divisor(const family *f, const json_t *rule, const char *key, int64_t *out, fmt_error *e)
+{
+    const json_t *name = json_array_get(get(rule, key), 0);
+    if (constant(f, rule, key, 1, out, e)) return -1;
+    if (*out >= 1) return 0;
+    return fmt_fail(e, "%.300s: %s is %" PRId64 ", an integer from 1 on is expected", f->file,
+                    name ? json_string_value(name) : key, *out);
 }
 
 /* The field that the rule names, or its default. */
@@ -130,14 +146,14 @@ static int holds(const family *f, const json_t *rule, int32_t i, int *out, fmt_e
         if (named(f, rule, "field", "default", &a, e)) return -1;
         *out = a <= 1 || (i + 1) % a == 0;
     } else if (strcmp(kind, "period") == 0) {
-        if (constant(f, rule, "period", 1, &a, e) || constant(f, rule, "offset", 0, &b, e)) return -1;
-        *out = a <= 1 || i % a == b;
+        if (divisor(f, rule, "period", &a, e) || constant(f, rule, "offset", 0, &b, e)) return -1;
+        *out = a == 1 || i % a == b;
     } else if (strcmp(kind, "range") == 0) {
         if (constant(f, rule, "start", 0, &a, e) || constant(f, rule, "end", -1, &b, e) ||
-            constant(f, rule, "interval", 1, &c, e))
+            divisor(f, rule, "interval", &c, e))
             return -1;
         if (b < 0) b = f->n_layers - 1;
-        *out = (c <= 1 || (i + 1) % c == 0) && i >= a && i <= b;
+        *out = (i + 1) % c == 0 && i >= a && i <= b;
     } else if (strcmp(kind, "freq_offset") == 0) {
         if (named(f, rule, "field", "default", &a, e) || named(f, rule, "offset_field", "offset_default", &b, e))
             return -1;
@@ -292,11 +308,17 @@ int family_find_layers(family *f, fmt_error *e)
         if (!f->mixers[i]) return fmt_fail(e, "descriptor '%s' gives layer %d no kind", f->name, i);
     }
     const json_t *rule = get(f->descriptor, "moe_layers");
+    const json_t *hash = get(family_block(f), "hash");
+    const int known = !get(family_block(f), "unknown");
     double experts;
+    int none;
+    /* as family_hash_layer will read it */
+    if (hash && named(f, hash, "fallback_field", "fallback_default", &n, e)) return -1;
     for (int32_t i = 0; i < f->n_layers; i++) {
         int yes = 1;
         if (json_is_object(rule) && holds(f, rule, i, &yes, e)) return -1;
-        if (family_variable(f, i, "E", &experts, NULL, e)) return -1;
+        if (family_variable(f, i, "E", &experts, &none, e)) return -1;
+        if (none && known) return family_int(f, i, "E", 1, INT32_MAX, &n, e);
         if (experts != 0 && family_int(f, i, "E", 0, INT32_MAX, &n, e)) return -1;
         f->is_moe[i] = yes && experts > 0;
     }

@@ -1,5 +1,6 @@
 /* model_moe.c - from a family's descriptor and config.json to the moewe_config of a layer.  Never asks which
  * family it has. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -65,16 +66,25 @@ static int named_constant(const model_config *c, const json_t *o, const char *na
 {
     const char *used;
     const json_t *v = named_field(c, o, name, &used);
+    if (v && !json_is_number(v)) {
+        char text[64];
+        fmt_json_text(v, text, sizeof text);
+        return fmt_fail(e, "%.300s: %s is %s, a number is expected", c->file, used, text);
+    }
     return family_constant(c->family, -1, v ? v : get(o, fallback), 0, out, e);
 }
 
-/* ["field", value]: config.json has that value there. */
-static int condition_holds(const model_config *c, const json_t *when)
+/* ["field", value, other]: config.json has that value there; the other one and nothing are all that else may be. */
+static int condition(const model_config *c, const json_t *when, int *holds, fmt_error *e)
 {
-    const json_t *v;
-    if (!when) return 1;
-    v = family_field(c->family, json_string_value(json_array_get(when, 0)));
-    return v && json_equal((json_t *)(uintptr_t)v, json_array_get(when, 1));
+    const char *name = json_string_value(json_array_get(when, 0));
+    json_t *v = name ? (json_t *)(uintptr_t)family_field(c->family, name) : NULL;
+    char text[64];
+    *holds = !when || (v && json_equal(v, json_array_get(when, 1)));
+    if (*holds || !v || json_equal(v, json_array_get(when, 2))) return 0;
+    fmt_json_text(v, text, sizeof text);
+    return fmt_fail(e, "%.300s: %s is %s, '%s' or '%s' is expected", c->file, name, text,
+                    json_string_value(json_array_get(when, 1)), json_string_value(json_array_get(when, 2)));
 }
 
 /* ---- router -------------------------------------------------------------------------------------------------- */
@@ -137,14 +147,19 @@ static int read_groups(const model_config *c, const json_t *block, moewe_config 
 {
     const json_t *g = get(block, "groups");
     double n, top;
-    if (!g || !condition_holds(c, get(g, "when"))) return 0;
+    int holds = 0;
+    if (g && condition(c, get(g, "when"), &holds, e)) return -1;
+    if (!holds) return 0;
     if (named_constant(c, g, "n", "n_default", &n, e) || named_constant(c, g, "top", "top_default", &top, e)) return -1;
     if (n <= 1) return 0;
-    if (n > m->n_experts || m->n_experts % (int32_t)n)
+    if (n != floor(n) || n > m->n_experts || m->n_experts % (int32_t)n)
         return fmt_fail(e, "%.300s: %s is %g, a divisor of the %d experts is expected", c->file, word(g, "n"), n,
                         m->n_experts);
-    if (top < 1 || top > n)
+    if (top != floor(top) || top < 1 || top > n)
         return fmt_fail(e, "%.300s: %s is %g, 1 to %s (%g) is expected", c->file, word(g, "top"), top, word(g, "n"), n);
+    if (top * (m->n_experts / n) < m->top_k)
+        return fmt_fail(e, "%.300s: %s is %g groups of %g experts, enough for the %d experts of a token are expected",
+                        c->file, word(g, "top"), top, m->n_experts / n, (int)m->top_k);
     m->n_group = (int32_t)n;
     m->top_group = (int32_t)top;
     m->group_best = strcmp(word(g, "rank"), "sum2") == 0 && m->n_experts / m->n_group > 1 ? 2 : 1;

@@ -97,6 +97,59 @@ class Families(Case):
                             if limit:
                                 self.assertLessEqual(max(v[3] for v in got.values()), limit)
 
+    # ---- a model_type that is not known ---------------------------------------------------------------
+
+    def renamed(self, family, **fields):
+        """A copy whose model_type nobody has described; a field that is None is taken out."""
+        folder = self.folder()
+        for name in ("model.safetensors", "reference.safetensors"):
+            os.symlink(os.path.join(self.folder_of(family), name), os.path.join(folder, name))
+        with open(os.path.join(self.folder_of(family), "config.json")) as f:
+            config = json.load(f)
+        config.update(model_type="newcomer", **fields)
+        with open(os.path.join(folder, "config.json"), "w") as f:
+            json.dump({k: v for k, v in config.items() if v is not None or k not in fields}, f)
+        return folder
+
+    def test_unknown_model_type(self):
+        """Enough fields: the same bits as under the family's own name."""
+        for family, fields in (("qwen3_moe", {"scoring_func": "softmax"}),
+                               ("qwen3_moe", {"scoring_func": "softmax", "num_local_experts": None, "num_experts": 8}),
+                               ("mixtral", {"scoring_func": "softmax", "norm_topk_prob": True}),
+                               ("glm4_moe", {"scoring_func": "sigmoid", "topk_method": "noaux_tc"}),
+                               ("qwen2_moe", {"scoring_func": "softmax"}),
+                               ("olmoe", {"scoring_func": "softmax"})):
+            folder = self.renamed(family, **fields)
+            for dtype in ("f32", "bf16"):
+                known, text = self.verify(family, "--dtype", dtype), self.good("verify", folder, "--dtype", dtype)
+                bits = re.findall(r"bits ([0-9a-f]{16}), ok\n", text)
+                self.assertEqual(bits, [v[4] for v in known.values()], family)
+
+    def test_unknown_model_type_without_enough(self):
+        for family, fields, parts in (
+            ("mixtral", {}, ["model_type 'newcomer'", "scoring_func", "norm_topk_prob"]),
+            ("mixtral", {"norm_topk_prob": True, "scoring_func": "softmax", "hidden_act": None}, ["hidden_act"]),
+            ("mixtral", {"num_experts_per_tok": None}, ["missing", "num_experts_per_tok"]),
+            ("mixtral", {"num_local_experts": None}, ["missing", "num_experts"]),
+            ("mixtral", {"intermediate_size": None}, ["missing", "moe_intermediate_size"]),
+            ("mixtral", {"hidden_size": None, "vocab_size": None, "num_attention_heads": None},
+             ["missing hidden_size, num_attention_heads, vocab_size"]),
+            ("mixtral", {"norm_topk_prob": True, "scoring_func": "entmax"}, ["scoring_func", "entmax"]),
+            ("mixtral", {"norm_topk_prob": "yes", "scoring_func": "softmax"}, ["norm_topk_prob", "yes"]),
+            ("qwen2_moe", {"norm_topk_prob": None}, ["norm_topk_prob"]),
+            # What a descriptor would have to say: a clamp, experts by token id, another place of the weights,
+            # null experts, latent experts.
+            ("qwen3_moe", {"swiglu_limit": 7.0}, ["swiglu_limit"]),
+            ("qwen3_moe", {"num_hash_layers": 1}, ["num_hash_layers"]),
+            ("qwen3_moe", {"moe_apply_router_weight_on_input": True}, ["moe_apply_router_weight_on_input"]),
+            ("qwen3_moe", {"zero_expert_num": 4}, ["zero_expert_num"]),
+            ("qwen3_moe", {"moe_latent_size": 32}, ["moe_latent_size"]),
+            # Tensors that nothing takes: biases of experts and router, latent projections.
+            ("gpt_oss", {"norm_topk_prob": True, "scoring_func": "softmax", "swiglu_limit": None}, ["model.safetensors"]),
+            ("nemotron_h", {"scoring_func": "sigmoid", "hidden_act": "silu"}, [])):
+            folder = self.renamed(family, **fields)
+            self.bad(1, [folder, *parts], "verify", folder)
+
 
 if __name__ == "__main__":
     support.main()

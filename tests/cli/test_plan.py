@@ -2,7 +2,6 @@
 import json
 import os
 import re
-import time
 import xml.etree.ElementTree as xml
 
 import support
@@ -51,17 +50,6 @@ class Plan(Case):
             json.dump({"model_type": "wrapper", "text_config": config}, f)
         nested = self.plan(folder)
         self.assertEqual(nested["weights"], known["weights"])
-
-    def test_fast(self):
-        """Of several runs the fastest: the machine may be busy."""
-        for name in ("kimi-k3", "deepseek-v4-pro", "nemotron-3-super"):
-            took = []
-            for _ in range(10):
-                start = time.monotonic()
-                self.good("plan", name, "--compare", "--memory", "80GiB", env=support.environment())
-                took.append(time.monotonic() - start)
-            if not os.environ.get("MOEWE_TEST_SLOW"):
-                self.assertLess(min(took), 0.05, name)
 
     def test_compare(self):
         p = self.plan("nemotron-3-super", "--ep", "8", "--tokens", "16384", "--weights", "nvfp4", "--compare")
