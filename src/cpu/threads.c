@@ -11,6 +11,7 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -139,6 +140,8 @@ moewe_status cpu_threads_open(const moewe_allocator *a, int32_t n, cpu_threads *
             cpu_threads_close(t);
             return moewe_fail(MOEWE_E_NOMEM, "moewe_device_open: the system gave %d threads, needs %d", got, n);
         }
+    /* A thread that is still starting may allocate (its runtime does); after open nothing must. */
+    while (atomic_load(&t->numbered) < n - 1) sched_yield();
     *out = t;
     return MOEWE_OK;
 }
