@@ -58,38 +58,67 @@ static void check_lanes(const moewe_device *dev, const moewe_plan *plan, moewe_n
     moewe_workspace_destroy(ws);
 }
 
+/* How many elements of a dtype lie in how many bytes, and how many bytes one takes where each is packed by itself. */
+static uint32_t stored(int32_t dtype, uint32_t *bytes, uint32_t *alone)
+{
+    *alone = dtype == MOEWE_DTYPE_F32 ? 4 : dtype <= MOEWE_DTYPE_BF16 ? 2 : 1;
+    *bytes = *alone;
+    switch (dtype) {
+    case MOEWE_DTYPE_E2M1:
+    case MOEWE_DTYPE_I4: return 2;
+    case MOEWE_DTYPE_Q8_0: *bytes = 34; return 32;
+    case MOEWE_DTYPE_Q4_0: *bytes = 18; return 32;
+    case MOEWE_DTYPE_Q4_K: *bytes = 144; return 256;
+    case MOEWE_DTYPE_Q6_K: *bytes = 210; return 256;
+    default: return 1;
+    }
+}
+
+typedef struct sizes { unsigned __int128 least, most; } sizes;
+
+/* Every bit at least once; padded to 16 rows and 32 columns at most, an eighth for scales, and alignment of matrices
+ * and of every 64 rows. */
+static void add_matrix(sizes *s, int64_t n, int64_t rows, int64_t cols, int32_t dtype)
+{
+    uint32_t bytes, alone, together = stored(dtype, &bytes, &alone);
+    unsigned __int128 padded = (unsigned __int128)(unsigned)((rows + 15) / 16 * 16) * (unsigned)((cols + 31) / 32 * 32);
+    s->least += (unsigned __int128)n * (unsigned __int128)rows * (unsigned __int128)(cols / together) * bytes;
+    s->most += (unsigned __int128)n * (padded * alone + padded / 8 + 64 * (unsigned __int128)(rows / 64 + 2)) + 64;
+}
+
 /* Packed weights hold every element at least once, and not much more; the views are never followed. */
 static void check_weights(const moewe_plan *plan, const moewe_config *c)
 {
     static const float anything;
     int gated = c->act < MOEWE_ACT_RELU2;
     int64_t n = c->n_local ? c->n_local : c->n_experts - c->first_expert, width = c->latent ? c->latent : c->hidden;
-    int32_t w_dtype = c->w_dtype ? c->w_dtype : MOEWE_DTYPE_F32;
-    const moewe_matrix m = {.data = &anything, .dtype = w_dtype};
-    unsigned __int128 least = (unsigned __int128)(2 + gated) * (unsigned __int128)n * (unsigned __int128)width *
-                              (unsigned __int128)c->inter * moewe_dtype_bytes(w_dtype);
-    unsigned __int128 most = least;
+    int32_t w_dtype = c->w_dtype ? c->w_dtype : MOEWE_DTYPE_F32, down_dtype = c->down_dtype ? c->down_dtype : w_dtype;
+    int32_t dense_dtype = w_dtype <= MOEWE_DTYPE_BF16 ? w_dtype : MOEWE_DTYPE_E4M3; /* whose rows may be any width */
+    const moewe_matrix m = {.data = &anything, .dtype = w_dtype}, dense = {.data = &anything, .dtype = dense_dtype};
+    sizes s = {0, 0};
     moewe_weights w;
     moewe_need need;
     MOEWE_INIT(w);
     w.up = w.down = m;
+    w.down.dtype = down_dtype;
     if (gated) w.gate = m;
+    for (int i = 0; i <= gated; i++) add_matrix(&s, n, c->inter, width, w_dtype);
+    add_matrix(&s, n, width, c->inter, down_dtype);
     if (c->shared_inter) {
-        w.shared_up = w.shared_down = m;
-        if (gated) w.shared_gate = m;
+        w.shared_up = w.shared_down = dense;
+        if (gated) w.shared_gate = dense;
+        for (int i = 0; i <= gated; i++) add_matrix(&s, 1, c->shared_inter, c->hidden, dense_dtype);
+        add_matrix(&s, 1, c->hidden, c->shared_inter, dense_dtype);
     }
-    if (c->latent) w.latent_in = w.latent_out = m;
-    unsigned __int128 rest =
-        ((unsigned __int128)(2 + gated) * (unsigned)c->shared_inter + 2 * (unsigned __int128)(unsigned)c->latent) *
-        (unsigned)c->hidden * moewe_dtype_bytes(w_dtype);
-    least += rest;
-    most += rest;
-    /* padded to 16 rows and 2 columns, and 64 bytes for each of at most 8 matrices */
-    most = most * 32 + 64 * 8 + (unsigned __int128)n * 64 * 3;
+    if (c->latent) {
+        w.latent_in = w.latent_out = dense;
+        add_matrix(&s, 1, c->latent, c->hidden, dense_dtype);
+        add_matrix(&s, 1, c->hidden, c->latent, dense_dtype);
+    }
     if (moewe_weights_need(plan, &w, &need) == MOEWE_OK)
-        FUZZ_MUST(need.bytes >= least && need.bytes <= most);
+        FUZZ_MUST(need.bytes >= s.least && need.bytes <= s.most);
     else
-        FUZZ_MUST(most >= UINT64_MAX);
+        FUZZ_MUST(s.most >= UINT64_MAX);
 }
 
 static void check_limit(const moewe_device *dev, moewe_config c, uint64_t limit, moewe_need floor, moewe_need fast)

@@ -46,10 +46,16 @@ static moewe_config shaped(fuzz_reader *r)
         if ((int64_t)c.top_k > (int64_t)c.top_group * size) c.top_k = c.top_group * size;
     }
     c.x_dtype = fuzz_range(r, 0, 1) * MOEWE_DTYPE_BF16;
-    c.w_dtype = fuzz_range(r, 0, 3);
+    c.w_dtype = fuzz_range(r, 0, MOEWE_DTYPE_Q6_K);
+    c.down_dtype = c.n_experts % 3 ? 0 : c.n_experts % (MOEWE_DTYPE_Q6_K + 1);
     c.y_dtype = fuzz_range(r, 0, 1) * MOEWE_DTYPE_BF16;
     c.shared_inter = fuzz_range(r, 0, 1) ? 0 : width(r, 0, 1 << 20);
     c.latent = fuzz_range(r, 0, 1) ? 0 : width(r, 0, 1 << 20);
+    if (c.w_dtype >= MOEWE_DTYPE_E4M3 || c.down_dtype >= MOEWE_DTYPE_E4M3) { /* whole blocks of any */
+        c.hidden = (c.hidden + 255) / 256 * 256;
+        c.inter = (c.inter + 255) / 256 * 256;
+        c.latent = (c.latent + 255) / 256 * 256;
+    }
     c.flags = (uint32_t)fuzz_range(r, 0, 3) & (c.score == MOEWE_SCORE_GIVEN ? ~(uint32_t)MOEWE_FLAG_RENORMALIZE : ~0u);
     c.act_limit = small_float(r);
     c.shared_limit = small_float(r);

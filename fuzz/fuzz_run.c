@@ -6,7 +6,7 @@
 
 #include "fuzz.h"
 
-enum { WIDTH = 70, EXPERTS = 12, TOKENS = 9, ARRAYS = 40 };
+enum { WIDTH = 70, EXPERTS = 12, TOKENS = 9, ARRAYS = 64 };
 
 typedef struct layer {
     moewe_config cfg;
@@ -49,11 +49,87 @@ static void *numbers(layer *l, size_t n, int32_t dtype)
     return p;
 }
 
+/* ---- weights with scales ---- */
+
+/* Rows are so many elements or a multiple. */
+static int32_t unit_of(int32_t dtype)
+{
+    switch (dtype) {
+    case MOEWE_DTYPE_E2M1:
+    case MOEWE_DTYPE_I4: return 2;
+    case MOEWE_DTYPE_Q8_0:
+    case MOEWE_DTYPE_Q4_0: return 32;
+    case MOEWE_DTYPE_Q4_K:
+    case MOEWE_DTYPE_Q6_K: return 256;
+    default: return 1;
+    }
+}
+
+static int32_t whole(int32_t n, int32_t dtype)
+{
+    int32_t unit = unit_of(dtype);
+    return (n + unit - 1) / unit * unit;
+}
+
+/* Random codes, without a NaN: E4M3 and, in blocks, the f16 of d. */
+static void *codes(layer *l, size_t bytes, int32_t dtype)
+{
+    static const struct { int32_t dtype, size, at, n; } blocks[] = {
+        {MOEWE_DTYPE_Q8_0, 34, 0, 1}, {MOEWE_DTYPE_Q4_0, 18, 0, 1}, {MOEWE_DTYPE_Q4_K, 144, 0, 2},
+        {MOEWE_DTYPE_Q6_K, 210, 208, 1}};
+    uint8_t *p = own(l, bytes);
+    for (size_t i = 0; i < bytes; i++) {
+        p[i] = (uint8_t)(random32(l) >> 8);
+        if (dtype == MOEWE_DTYPE_E4M3 && (p[i] & 0x7f) == 0x7f) p[i] ^= 0x40;
+    }
+    for (size_t b = 0; b < sizeof blocks / sizeof *blocks; b++)
+        for (size_t i = 0; dtype == blocks[b].dtype && i < bytes; i += (size_t)blocks[b].size)
+            for (int32_t h = 0; h < blocks[b].n; h++) p[i + (size_t)(blocks[b].at + 2 * h + 1)] &= 0xbb; /* below 2 */
+    return p;
+}
+
+/* Elements of any dtype in blocks of any form, a factor, both, or nothing. */
+static moewe_scale scales(layer *l, int32_t n, int32_t rows, int32_t cols)
+{
+    static const int32_t dtypes[] = {MOEWE_DTYPE_F32, MOEWE_DTYPE_BF16, MOEWE_DTYPE_F16, MOEWE_DTYPE_E4M3,
+                                     MOEWE_DTYPE_E8M0};
+    static const int32_t high[] = {0, 1, 2, 5, 64, 128}, wide[] = {0, 16, 32, 64, 128, 192};
+    moewe_scale s = {.dtype = dtypes[random32(l) % 5], .rows = high[random32(l) % 6], .cols = wide[random32(l) % 6]};
+    int32_t block_rows = s.rows ? s.rows : rows, block_cols = s.cols ? s.cols : cols;
+    size_t down = (size_t)((rows + block_rows - 1) / block_rows);
+    size_t across = (size_t)((cols + block_cols - 1) / block_cols);
+    size_t count = (size_t)n * down * across;
+    uint32_t form = random32(l) % 8;
+    if (form == 0) return (moewe_scale){0};
+    if (form < 4) s.tensor = numbers(l, (size_t)n, MOEWE_DTYPE_F32);
+    if (form == 1) return (moewe_scale){.tensor = s.tensor};
+    if (s.dtype <= MOEWE_DTYPE_BF16) {
+        s.data = numbers(l, count, s.dtype);
+    } else {
+        uint8_t *p = codes(l, count, MOEWE_DTYPE_E4M3);
+        for (size_t i = 0; s.dtype == MOEWE_DTYPE_E8M0 && i < count; i++) p[i] = (uint8_t)(118 + p[i] % 12);
+        s.data = p;
+    }
+    if (random32(l) % 4 == 0) { /* the columns' next to one another */
+        s.row_stride = s.dtype == MOEWE_DTYPE_F32 ? 4 : s.dtype <= MOEWE_DTYPE_BF16 ? 2 : 1;
+        s.col_stride = (int64_t)down * s.row_stride;
+        s.expert_stride = (int64_t)across * s.col_stride;
+    }
+    return s;
+}
+
+static void *elements(layer *l, int32_t n, int32_t rows, int32_t cols, int32_t dtype)
+{
+    if (dtype <= MOEWE_DTYPE_BF16) return numbers(l, (size_t)n * (size_t)rows * (size_t)cols, dtype);
+    return codes(l, (size_t)n * (size_t)rows * (size_t)moewe_dtype_row_bytes(dtype, cols), dtype);
+}
+
 static moewe_matrix matrix(layer *l, int32_t n, int32_t rows, int32_t cols, int32_t dtype, int biased)
 {
-    moewe_matrix m = {.data = numbers(l, (size_t)n * (size_t)rows * (size_t)cols, dtype), .dtype = dtype};
+    moewe_matrix m = {.data = elements(l, n, rows, cols, dtype), .dtype = dtype};
     if (biased) m.bias = numbers(l, (size_t)n * (size_t)rows, MOEWE_DTYPE_F32);
-    if (random32(l) % 4 == 0) { /* the same elements as the transpose of another matrix */
+    if (dtype >= MOEWE_DTYPE_E4M3 && dtype <= MOEWE_DTYPE_I4) m.scale = scales(l, n, rows, cols);
+    if (random32(l) % 4 == 0 && moewe_dtype_bytes(dtype)) { /* the same elements as the transpose of another matrix */
         m.row_stride = moewe_dtype_bytes(dtype);
         m.col_stride = (int64_t)rows * m.row_stride;
         m.expert_stride = (int64_t)cols * m.col_stride;
@@ -82,9 +158,14 @@ static void choose_config(layer *l, fuzz_reader *r)
     }
     c->x_dtype = fuzz_range(r, 0, 1) ? MOEWE_DTYPE_BF16 : MOEWE_DTYPE_F32;
     c->y_dtype = fuzz_range(r, 0, 1) ? MOEWE_DTYPE_BF16 : MOEWE_DTYPE_F32;
-    c->w_dtype = fuzz_range(r, MOEWE_DTYPE_F32, MOEWE_DTYPE_BF16);
+    c->w_dtype = fuzz_range(r, MOEWE_DTYPE_F32, MOEWE_DTYPE_Q6_K);
+    c->down_dtype = random32(l) % 2 ? 0 : MOEWE_DTYPE_F32 + (int32_t)(random32(l) % MOEWE_DTYPE_Q6_K);
     c->shared_inter = fuzz_range(r, 0, 1) ? fuzz_range(r, 0, WIDTH) : 0;
     c->latent = fuzz_range(r, 0, 2) ? 0 : fuzz_range(r, 0, WIDTH);
+    c->hidden = whole(c->hidden, c->w_dtype);
+    c->inter = whole(c->inter, c->down_dtype ? c->down_dtype : c->w_dtype);
+    c->shared_inter = whole(c->shared_inter, c->w_dtype);
+    c->latent = whole(c->latent, c->w_dtype);
     c->flags = (uint32_t)fuzz_range(r, 0, 3);
     if (c->score == MOEWE_SCORE_GIVEN) c->flags &= ~(uint32_t)MOEWE_FLAG_RENORMALIZE;
     c->act_limit = (float)fuzz_range(r, 0, 2);
@@ -108,7 +189,7 @@ static void make_weights(layer *l, fuzz_reader *r)
     MOEWE_INIT(*w);
     if (gated) w->gate = matrix(l, n, c->inter, width, c->w_dtype, bits & 1);
     w->up = matrix(l, n, c->inter, width, c->w_dtype, bits & 1);
-    w->down = matrix(l, n, width, c->inter, c->w_dtype, bits & 2);
+    w->down = matrix(l, n, width, c->inter, c->down_dtype ? c->down_dtype : c->w_dtype, bits & 2);
     if (c->score != MOEWE_SCORE_GIVEN) w->router = matrix(l, 1, choices, c->hidden, MOEWE_DTYPE_F32, bits & 4);
     if (bits & 8 && c->score != MOEWE_SCORE_SPARSEMIXER) w->select_bias = numbers(l, (size_t)choices, MOEWE_DTYPE_F32);
     if (bits & 16) w->expert_scale = numbers(l, (size_t)choices, MOEWE_DTYPE_F32);

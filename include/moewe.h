@@ -35,7 +35,7 @@
  * LIVES    A device outlives its plans and workspaces.  A plan may be destroyed after it was
  *          reserved, a workspace before or after its plans.  Packed weights may be shared by
  *          plans on one kind of device that agree in hidden, inter, latent, shared_inter,
- *          n_local, n_experts + n_null, w_dtype and whether act is gated: the layout depends
+ *          n_local, n_experts + n_null, w_dtype, down_dtype and whether act is gated: the layout depends
  *          on shapes and dtypes only, and that the shapes agree is not checked.
  *
  * STREAMS  (No CUDA back end exists yet; what follows is what one will promise.)  On a CUDA device moewe_run only enqueues.  It never synchronises, never
@@ -153,11 +153,24 @@ typedef enum moewe_place { MOEWE_PLACE_HOST, MOEWE_PLACE_CUDA } moewe_place;
 typedef struct moewe_need { uint64_t bytes; uint32_t align; int32_t place; } moewe_need;
 
 typedef enum moewe_dtype {
-    MOEWE_DTYPE_DEFAULT = 0, MOEWE_DTYPE_F32 = 1, MOEWE_DTYPE_F16 = 2, MOEWE_DTYPE_BF16 = 3
+    MOEWE_DTYPE_DEFAULT = 0, MOEWE_DTYPE_F32 = 1, MOEWE_DTYPE_F16 = 2, MOEWE_DTYPE_BF16 = 3,
+    /* Of weights only, with scales beside them (moewe_scale).  Two to a byte: the even column is in the low half. */
+    MOEWE_DTYPE_E4M3 = 4, /* FP8, no infinities; sign, 4 bits of exponent, 3 of mantissa */
+    MOEWE_DTYPE_E2M1 = 5, /* FP4: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives; two to a byte */
+    MOEWE_DTYPE_I8 = 6,   /* -128 to 127 */
+    MOEWE_DTYPE_I4 = 7,   /* -8 to 7, stored plus 8; two to a byte */
+    /* Of weights only, in blocks along a row with the scales inside, as GGUF stores them. */
+    MOEWE_DTYPE_Q8_0 = 8, MOEWE_DTYPE_Q4_0 = 9,  /* 32 elements in 34 and 18 bytes */
+    MOEWE_DTYPE_Q4_K = 10, MOEWE_DTYPE_Q6_K = 11, /* 256 elements in 144 and 210 bytes */
+    /* Of scales only. */
+    MOEWE_DTYPE_E8M0 = 12 /* 2^(byte - 127); 255 is NaN */
 } moewe_dtype;
 
 MOEWE_API const char *moewe_dtype_name(int32_t dtype);  /* "bf16"; "?" for a number it does not know */
-MOEWE_API uint32_t    moewe_dtype_bytes(int32_t dtype); /* per element; 0 likewise */
+MOEWE_API uint32_t    moewe_dtype_bytes(int32_t dtype); /* per element; 0 likewise, and where it is not whole bytes */
+
+/* Bytes of n elements in a row.  0 for a number it does not know and where n is not whole bytes or blocks. */
+MOEWE_API uint64_t moewe_dtype_row_bytes(int32_t dtype, int64_t n);
 
 /* Gated acts take two values from GEMM 1 (gate g, up u), the others one (u).
  * SWIGLU: silu(g) * u.  SWIGLU_OAI: g * sigmoid(alpha * g) * (u + beta).  GEGLU: gelu(g) * u,
@@ -215,10 +228,15 @@ typedef struct moewe_device_desc {
     uint32_t               struct_size;
     int32_t                kind;      /* moewe_device_kind */
     int32_t                ordinal;   /* CUDA device number */
-    int32_t                n_threads; /* CPU; 0 = one per core this process may use; at most 1024 */
+    int32_t                n_threads; /* CPU; 0 = one per CPU that the calling thread may use; at most 1024 */
     const char            *backend;   /* NULL = best; else a name from moewe_device_list */
     const moewe_allocator *allocator; /* NULL = malloc */
     const moewe_executor  *executor;  /* NULL = the device's own threads */
+    int32_t                pin;       /* CPU; 0 = the system moves threads as it likes; 1 = each of the device's own stays
+                                         on a CPU of its own, one of every core before the second of any and the memory
+                                         nodes in turn; one CPU is left to the calling thread, which is not touched, and
+                                         follows it.  Refused with more threads than CPUs and with an executor */
+    int32_t                reserved;  /* 0 */
 } moewe_device_desc;
 
 /* desc may be NULL (all defaults); what it points at is copied.  Fails rather than falling back
@@ -232,7 +250,8 @@ MOEWE_API int32_t      moewe_device_threads(const moewe_device *dev);   /* that 
 MOEWE_API size_t moewe_device_list(char *buf, size_t cap);
 
 /* Memory on the device, aligned for every plan, zero filled, and really there: on a CPU every page
- * is taken at once.  moewe_device_free takes the same span back.  copy goes either way between host and device, or within one; copy and sync wait. */
+ * is taken at once, by the device's threads and from the memory nodes that they run on in turn.  moewe_device_free takes
+ * the same span back.  copy goes either way between host and device, or within one; copy and sync wait. */
 MOEWE_API moewe_status moewe_device_alloc(const moewe_device *dev, moewe_need need, moewe_span *out);
 MOEWE_API void         moewe_device_free(const moewe_device *dev, moewe_span mem);
 MOEWE_API moewe_status moewe_device_copy(const moewe_device *dev, void *dst, const void *src, uint64_t bytes);
@@ -267,7 +286,8 @@ typedef struct moewe_config {
     int32_t  score;         /* moewe_score */
     int32_t  act;           /* moewe_act */
     int32_t  x_dtype;       /* F32 (default) or BF16; also the dtype of the values between the two GEMMs */
-    int32_t  w_dtype;       /* of gate, up and down: F32 (default), BF16 or F16 */
+    int32_t  w_dtype;       /* of gate and up, any that weights may have; default F32 */
+    int32_t  down_dtype;    /* likewise, of down; default w_dtype */
     int32_t  y_dtype;       /* F32 or BF16; default x_dtype */
     int32_t  shared_inter;  /* width of the always-on expert; 0 = none */
     int32_t  latent;        /* routed experts work on rows of this width, latent_in . x, and latent_out takes their
@@ -320,10 +340,25 @@ MOEWE_API moewe_status moewe_plan_region(const moewe_plan *plan, int32_t index, 
 
 /* ---- weights: views, never owned -------------------------------------------- */
 
+/* What blocks of a matrix are multiplied by: the block of rows i * rows on and columns j * cols on by element
+ * (i, j) of expert e, at (experts ? experts[e] : data + e * expert_stride) + i * row_stride + j * col_stride,
+ * and all of expert e by tensor[e].  data == NULL and experts == NULL: by tensor[e] alone; tensor == NULL: by
+ * elements alone.  The last blocks may be short. */
+typedef struct moewe_scale {
+    const void *data;
+    const void *const *experts;
+    const float *tensor;      /* [expert]; stays where it is when weights are packed */
+    int64_t expert_stride, row_stride, col_stride; /* bytes; 0 = packed */
+    int32_t dtype;            /* F32, BF16, F16, E4M3 or E8M0 */
+    int32_t rows, cols;       /* of a block; 0 = as many as the matrix has; cols else 16, 32 or 64 times a number */
+    int32_t reserved;         /* 0 */
+} moewe_scale;
+
 /* One matrix per expert, element (row r, column c) of expert e at
  *     (experts ? experts[e] : data + e * expert_stride) + r * row_stride + c * col_stride .
  * e counts from the first expert held here.  No alignment is asked for.  data == NULL and
- * experts == NULL: no such matrix. */
+ * experts == NULL: no such matrix.  Rows of dtypes with two elements to a byte, or with scales inside, are
+ * contiguous: col_stride is 0. */
 typedef struct moewe_matrix {
     const void *data;
     const void *const *experts; /* one pointer per expert, or NULL */
@@ -333,6 +368,7 @@ typedef struct moewe_matrix {
     int64_t     col_stride;     /* bytes; 0 = one element */
     int32_t     dtype;          /* moewe_dtype; 0 is refused: a matrix has no default */
     uint32_t    layout;         /* 0 = as above; else the tag that a pack function wrote, strides unused */
+    moewe_scale scale;          /* of E4M3, E2M1, I8 and I4; all 0 with other dtypes */
 } moewe_matrix;
 
 typedef struct moewe_weights {
@@ -357,7 +393,7 @@ MOEWE_API moewe_status moewe_weights_need(const moewe_plan *plan, const moewe_we
 
 /* Fills mem (exactly as needed above, or larger) and writes views of it to out, which needs no
  * MOEWE_INIT and may be src itself; mem may not overlap what src views.  Of src, only what bias,
- * select_bias, expert_scale and hash_ids point at is needed afterwards.  Plain weights run too, more
+ * scale.tensor, select_bias, expert_scale and hash_ids point at is needed afterwards.  Plain weights run too, more
  * slowly, with the same bits. */
 MOEWE_API moewe_status moewe_weights_pack(const moewe_plan *plan, const moewe_weights *src, moewe_span mem,
                                           void *stream, moewe_weights *out);

@@ -6,7 +6,7 @@
 
 #include <moewe.h>
 
-enum { MOEWE_ALIGN = 64, MOEWE_NAME_BYTES = 64, MOEWE_MAX_REGIONS = 16 };
+enum { MOEWE_ALIGN = 64, MOEWE_NAME_BYTES = 64, MOEWE_MAX_REGIONS = 16, MOEWE_THREADS_MAX = 1024 };
 
 /* ---- errors and log lines ----------------------------------------------------- */
 
@@ -44,7 +44,8 @@ struct moewe_device {
     moewe_allocator      allocator;
     moewe_executor       executor;  /* run NULL: the back end's own threads */
     int32_t              ordinal;
-    int32_t              n_threads;
+    int32_t              n_threads; /* 0 when open is called: it decides */
+    int32_t              pin;       /* 1: its own threads stay on CPUs, or open fails */
     void                *state;     /* the back end's own */
 };
 
@@ -63,6 +64,11 @@ struct moewe_plan {
     moewe_region        regions[MOEWE_MAX_REGIONS];
     int32_t             n_regions;
 };
+
+/* Dtypes that a whole matrix may have; those with scales beside the elements, and those with scales inside. */
+static inline int moewe_dtype_scaled(int32_t t) { return t >= MOEWE_DTYPE_E4M3 && t <= MOEWE_DTYPE_I4; }
+static inline int moewe_dtype_blocked(int32_t t) { return t >= MOEWE_DTYPE_Q8_0 && t <= MOEWE_DTYPE_Q6_K; }
+static inline int moewe_dtype_of_weights(int32_t t) { return t > 0 && t < MOEWE_DTYPE_E8M0; }
 
 /* Width of the rows that routed experts read and write. */
 static inline int32_t moewe_expert_width(const moewe_config *c) { return c->latent ? c->latent : c->hidden; }
@@ -94,7 +100,8 @@ struct moewe_backend {
     /* Lines for moewe_plan_describe about kernels and tiles. */
     size_t (*describe)(const moewe_plan *plan, char *buf, size_t cap);
 
-    uint64_t (*packed_bytes)(moewe_shape shape, int32_t dtype); /* UINT64_MAX: too large */
+    /* By dtype, scale.dtype, scale.rows and scale.cols of m.  UINT64_MAX: too large. */
+    uint64_t (*packed_bytes)(moewe_shape shape, const moewe_matrix *m);
     uint32_t (*layout)(void);                                   /* tag of packed matrices */
     moewe_status (*pack)(const moewe_device *dev, moewe_shape shape, const moewe_matrix *src, void *dst,
                          void *stream);
@@ -107,6 +114,6 @@ struct moewe_backend {
 
 /* Every back end in this build, best first; ends with NULL. */
 extern const moewe_backend *const moewe_backends[];
-extern const moewe_backend moewe_cpu_avx512bf16, moewe_cpu_avx512, moewe_cpu_avx2, moewe_cpu_scalar;
+extern const moewe_backend moewe_cpu_amx, moewe_cpu_avx512bf16, moewe_cpu_avx512, moewe_cpu_avx2, moewe_cpu_scalar;
 
 #endif

@@ -13,12 +13,21 @@ static moewe_status in_range(const char *field, int64_t has, int64_t low, int64_
                       (long long)high);
 }
 
-static moewe_status dtype_field(const char *field, int32_t has, int allow_f16)
+/* Of values: f32 or bf16.  Of weights: whatever a matrix may have. */
+static moewe_status dtype_field(const char *field, int32_t has, int of_weights)
 {
-    if (has == MOEWE_DTYPE_F32 || has == MOEWE_DTYPE_BF16 || (allow_f16 && has == MOEWE_DTYPE_F16)) return MOEWE_OK;
-    return moewe_fail(moewe_dtype_bytes(has) ? MOEWE_E_UNSUPPORTED : MOEWE_E_ARG,
-                      "moewe_config.%s is %d (%s), needs f32 or bf16%s", field, has, moewe_dtype_name(has),
-                      allow_f16 ? " or f16" : "");
+    if (has == MOEWE_DTYPE_F32 || has == MOEWE_DTYPE_BF16 || (of_weights && moewe_dtype_of_weights(has))) return MOEWE_OK;
+    return moewe_fail(moewe_dtype_of_weights(has) ? MOEWE_E_UNSUPPORTED : MOEWE_E_ARG,
+                      "moewe_config.%s is %d (%s), needs %s", field, has, moewe_dtype_name(has),
+                      of_weights ? "a dtype of weights" : "f32 or bf16");
+}
+
+/* Rows of the matrices must be whole blocks of their dtype. */
+static moewe_status width_field(const char *field, const char *matrix, int32_t width, int32_t dtype)
+{
+    if (moewe_dtype_row_bytes(dtype, width)) return MOEWE_OK;
+    return moewe_fail(MOEWE_E_ARG, "moewe_config.%s is %d, a row of %s in %s needs whole blocks", field, width, matrix,
+                      moewe_dtype_name(dtype));
 }
 
 #define CHECK(call)                                                                                                    \
@@ -100,10 +109,14 @@ moewe_status moewe_config_canonical(const moewe_config *cfg, moewe_config *out, 
 
     if (!c.x_dtype) c.x_dtype = MOEWE_DTYPE_F32;
     if (!c.w_dtype) c.w_dtype = MOEWE_DTYPE_F32;
+    if (!c.down_dtype) c.down_dtype = c.w_dtype;
     if (!c.y_dtype) c.y_dtype = c.x_dtype;
     CHECK(dtype_field("x_dtype", c.x_dtype, 0));
     CHECK(dtype_field("w_dtype", c.w_dtype, 1));
+    CHECK(dtype_field("down_dtype", c.down_dtype, 1));
     CHECK(dtype_field("y_dtype", c.y_dtype, 0));
+    CHECK(width_field(c.latent ? "latent" : "hidden", "gate and up", moewe_expert_width(&c), c.w_dtype));
+    CHECK(width_field("inter", "down", c.inter, c.down_dtype));
 
     if (c.score == MOEWE_SCORE_GIVEN && c.flags & MOEWE_FLAG_RENORMALIZE)
         return moewe_fail(MOEWE_E_ARG, "moewe_config.flags has MOEWE_FLAG_RENORMALIZE, needs it clear with "

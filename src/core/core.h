@@ -26,6 +26,8 @@ moewe_status moewe_matrix_check(const moewe_backend *b, const char *where, const
                                 moewe_shape shape);
 /* Strides that were left at 0 filled in. */
 moewe_matrix moewe_matrix_canonical(const moewe_matrix *m, moewe_shape shape);
+/* A view of data that from was packed into; what stays outside (bias, scale.tensor) is from's. */
+moewe_matrix moewe_matrix_packed(const moewe_matrix *from, void *data, uint32_t layout);
 moewe_status moewe_weights_check(const moewe_plan *plan, const char *where, const moewe_weights *w, int need_router);
 
 /* n rows (at least one) of row_bytes, stride bytes apart. */

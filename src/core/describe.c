@@ -47,8 +47,9 @@ size_t moewe_plan_describe(const moewe_plan *plan, char *buf, size_t cap)
     if (c->act == MOEWE_ACT_SWIGLU_OAI) LINE(", alpha %g, beta %g", (double)c->act_alpha, (double)c->act_beta);
     if (c->act_limit > 0) LINE(", limit %g", (double)c->act_limit);
     LINE("%s\n", c->flags & MOEWE_FLAG_WEIGHT_ON_INPUT ? ", weight on the input" : "");
-    LINE("dtypes: x %s, weights %s, y %s\n", moewe_dtype_name(c->x_dtype), moewe_dtype_name(c->w_dtype),
-         moewe_dtype_name(c->y_dtype));
+    LINE("dtypes: x %s, weights %s", moewe_dtype_name(c->x_dtype), moewe_dtype_name(c->w_dtype));
+    if (c->down_dtype != c->w_dtype) LINE(" (down %s)", moewe_dtype_name(c->down_dtype));
+    LINE(", y %s\n", moewe_dtype_name(c->y_dtype));
     len += plan->dev->backend->describe(plan, len < cap ? buf + len : NULL, len < cap ? cap - len : 0);
     if (c->workspace_limit) LINE("workspace limit: %llu bytes\n", (unsigned long long)c->workspace_limit);
     for (int32_t i = 0; i < plan->n_regions; i++) {

@@ -1,25 +1,15 @@
 /* device.c - opens a back end on a device; owns the table of back ends. */
 #include "core.h"
 
-#include <sched.h>
 #include <stdlib.h>
 
 const moewe_backend *const moewe_backends[] = {
 #if defined(__x86_64__)
-    &moewe_cpu_avx512bf16, &moewe_cpu_avx512, &moewe_cpu_avx2,
+    &moewe_cpu_amx, &moewe_cpu_avx512bf16, &moewe_cpu_avx512, &moewe_cpu_avx2,
 #endif
     &moewe_cpu_scalar, NULL};
 
-enum { THREADS_MAX = 1024 };
-
-static int32_t usable_cores(void)
-{
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set)) return 1;
-    int n = CPU_COUNT(&set);
-    return n < 1 ? 1 : n > THREADS_MAX ? THREADS_MAX : n;
-}
-
+/* 0: nobody said, the back end decides. */
 static moewe_status choose_threads(const moewe_device_desc *d, int32_t *out)
 {
     const char *from_env = moewe_env_threads();
@@ -27,13 +17,13 @@ static moewe_status choose_threads(const moewe_device_desc *d, int32_t *out)
     if (!n && from_env) {
         char *end;
         long value = strtol(from_env, &end, 10);
-        if (*end || value < 1 || value > THREADS_MAX)
-            return moewe_fail(MOEWE_E_ARG, "moewe_device_open: MOEWE_THREADS is '%s', needs 1 to %d", from_env, THREADS_MAX);
+        if (*end || value < 1 || value > MOEWE_THREADS_MAX)
+            return moewe_fail(MOEWE_E_ARG, "moewe_device_open: MOEWE_THREADS is '%s', needs 1 to %d", from_env,
+                              MOEWE_THREADS_MAX);
         n = (int32_t)value;
     }
-    if (!n) n = usable_cores();
-    if (n < 1 || n > THREADS_MAX)
-        return moewe_fail(MOEWE_E_ARG, "moewe_device_open: n_threads is %d, needs 1 to %d", n, THREADS_MAX);
+    if (n < 0 || n > MOEWE_THREADS_MAX)
+        return moewe_fail(MOEWE_E_ARG, "moewe_device_open: n_threads is %d, needs 1 to %d", n, MOEWE_THREADS_MAX);
     *out = n;
     return MOEWE_OK;
 }
@@ -80,9 +70,15 @@ static moewe_status check_desc(const moewe_device_desc *d)
         return moewe_fail(MOEWE_E_ARG, "moewe_device_desc.ordinal is %d, needs 0 or more", d->ordinal);
     if (d->allocator && (!d->allocator->alloc || !d->allocator->free))
         return moewe_fail(MOEWE_E_ARG, "moewe_device_desc.allocator needs both alloc and free");
-    if (d->executor && (!d->executor->run || d->executor->n_threads < 1 || d->executor->n_threads > THREADS_MAX))
+    if (d->executor && (!d->executor->run || d->executor->n_threads < 1 || d->executor->n_threads > MOEWE_THREADS_MAX))
         return moewe_fail(MOEWE_E_ARG, "moewe_device_desc.executor has %d threads%s, needs 1 to %d and a run function",
-                          d->executor->n_threads, d->executor->run ? "" : " and no run", THREADS_MAX);
+                          d->executor->n_threads, d->executor->run ? "" : " and no run", MOEWE_THREADS_MAX);
+    if (d->pin < 0 || d->pin > 1)
+        return moewe_fail(MOEWE_E_ARG, "moewe_device_desc.pin is %d, needs 0 or 1", d->pin);
+    if (d->pin && d->executor)
+        return moewe_fail(MOEWE_E_ARG, "moewe_device_desc.pin is 1 with an executor, whose threads are the caller's to pin");
+    if (d->reserved)
+        return moewe_fail(MOEWE_E_ARG, "moewe_device_desc.reserved is %d, needs 0", d->reserved);
     return MOEWE_OK;
 }
 
@@ -109,6 +105,7 @@ moewe_status moewe_device_open(const moewe_device_desc *desc, moewe_device **out
     dev->allocator = a;
     dev->ordinal = d.ordinal;
     dev->n_threads = threads;
+    dev->pin = d.pin;
     if (d.executor) dev->executor = *d.executor;
     s = b->open(dev);
     if (s) {

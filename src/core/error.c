@@ -58,7 +58,7 @@ MOEWE_API const char *moewe_build_info(void)
         ", gcc " TEXT(__GNUC__) "." TEXT(__GNUC_MINOR__)
 #endif
 #if defined(__x86_64__)
-        ", x86-64: scalar, avx2, avx512, avx512bf16"
+        ", x86-64: scalar, avx2, avx512, avx512bf16, amx"
 #else
         ", scalar"
 #endif
@@ -67,26 +67,6 @@ MOEWE_API const char *moewe_build_info(void)
 #else
         ", debug";
 #endif
-}
-
-MOEWE_API const char *moewe_dtype_name(int32_t dtype)
-{
-    switch (dtype) {
-    case MOEWE_DTYPE_F32: return "f32";
-    case MOEWE_DTYPE_F16: return "f16";
-    case MOEWE_DTYPE_BF16: return "bf16";
-    default: return "?";
-    }
-}
-
-MOEWE_API uint32_t moewe_dtype_bytes(int32_t dtype)
-{
-    switch (dtype) {
-    case MOEWE_DTYPE_F32: return 4;
-    case MOEWE_DTYPE_F16:
-    case MOEWE_DTYPE_BF16: return 2;
-    default: return 0;
-    }
 }
 
 void moewe_append(char *buf, size_t cap, size_t *len, const char *format, ...)

@@ -34,7 +34,7 @@ moewe_status moewe_linear_need(const moewe_device *dev, const moewe_linear *src,
     if (!out) return moewe_fail(MOEWE_E_ARG, "%s: out is NULL", where);
     moewe_status s = check(dev, where, src, &l, &shape);
     if (s) return s;
-    uint64_t bytes = l.matrix.layout ? 0 : moewe_align_up(dev->backend->packed_bytes(shape, l.matrix.dtype), MOEWE_ALIGN);
+    uint64_t bytes = l.matrix.layout ? 0 : moewe_align_up(dev->backend->packed_bytes(shape, &l.matrix), MOEWE_ALIGN);
     *out = (moewe_need){bytes, MOEWE_ALIGN,
                         dev->backend->kind == MOEWE_DEVICE_CUDA ? MOEWE_PLACE_CUDA : MOEWE_PLACE_HOST};
     return MOEWE_OK;
@@ -59,8 +59,7 @@ moewe_status moewe_linear_pack(const moewe_device *dev, const moewe_linear *src,
             return moewe_fail(MOEWE_E_WS_ALIGN, "%s: mem is at %p, needs a multiple of %d", where, mem.ptr, MOEWE_ALIGN);
         s = dev->backend->pack(dev, shape, &l.matrix, mem.ptr, stream);
         if (s) return s;
-        l.matrix = (moewe_matrix){.data = mem.ptr, .bias = l.matrix.bias, .dtype = l.matrix.dtype,
-                                  .layout = dev->backend->layout()};
+        l.matrix = moewe_matrix_packed(&l.matrix, mem.ptr, dev->backend->layout());
     }
     *out = l;
     return MOEWE_OK;

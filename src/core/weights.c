@@ -34,21 +34,93 @@ const char *moewe_part_name(moewe_part part)
     return names[part];
 }
 
+static moewe_scale canonical_scale(const moewe_matrix *m, moewe_shape shape)
+{
+    moewe_scale s = m->scale;
+    if (!s.data && !s.experts) return s; /* nothing but tensor */
+    if (!s.rows || s.rows > shape.rows) s.rows = shape.rows;
+    if (!s.cols || s.cols > shape.cols) s.cols = shape.cols;
+    int64_t across = (shape.cols + (int64_t)s.cols - 1) / s.cols, down = (shape.rows + (int64_t)s.rows - 1) / s.rows;
+    if (!s.col_stride) s.col_stride = moewe_dtype_bytes(s.dtype);
+    if (!s.row_stride) s.row_stride = s.col_stride * across;
+    if (!s.expert_stride) s.expert_stride = s.row_stride * down;
+    return s;
+}
+
 moewe_matrix moewe_matrix_canonical(const moewe_matrix *m, moewe_shape shape)
 {
     moewe_matrix c = *m;
     if (c.layout) return c;
+    int64_t row = (int64_t)moewe_dtype_row_bytes(c.dtype, shape.cols);
     if (!c.col_stride) c.col_stride = moewe_dtype_bytes(c.dtype);
-    if (!c.row_stride) c.row_stride = c.col_stride * shape.cols;
+    if (!c.row_stride) c.row_stride = moewe_dtype_bytes(c.dtype) ? c.col_stride * shape.cols : row;
     if (!c.expert_stride) c.expert_stride = c.row_stride * shape.rows;
+    c.scale = canonical_scale(m, shape);
     return c;
+}
+
+static int scale_absent(const moewe_scale *s)
+{
+    return !s->data && !s->experts;
+}
+
+/* All of it 0, but for tensor when it may have that. */
+static int scale_blank(const moewe_scale *s, int tensor)
+{
+    return scale_absent(s) && (tensor || !s->tensor) && !s->expert_stride && !s->row_stride && !s->col_stride && !s->dtype &&
+           !s->rows && !s->cols && !s->reserved;
+}
+
+static moewe_status check_scale_elements(const char *where, const char *name, const moewe_scale *s, moewe_shape shape)
+{
+    switch (s->dtype) {
+    case MOEWE_DTYPE_F32:
+    case MOEWE_DTYPE_BF16:
+    case MOEWE_DTYPE_F16:
+    case MOEWE_DTYPE_E4M3:
+    case MOEWE_DTYPE_E8M0: break;
+    default:
+        return moewe_fail(MOEWE_E_ARG, "%s: %s.scale.dtype is %d (%s), needs f32, bf16, f16, e4m3 or e8m0", where, name,
+                          s->dtype, moewe_dtype_name(s->dtype));
+    }
+    if (s->rows < 0 || s->cols < 0 || (s->cols < shape.cols && s->cols != 16 && s->cols != 32 && s->cols % 64))
+        return moewe_fail(MOEWE_E_ARG, "%s: %s.scale blocks are %d rows by %d columns, needs 0 or more rows and 16, 32 or a "
+                                       "multiple of 64 columns", where, name, s->rows, s->cols);
+    for (int32_t e = 0; s->experts && e < shape.n; e++)
+        if (!s->experts[e])
+            return moewe_fail(MOEWE_E_ARG, "%s: %s.scale.experts[%d] is NULL, needs all %d", where, name, e, shape.n);
+    return MOEWE_OK;
+}
+
+static moewe_status check_scale(const char *where, const char *name, const moewe_matrix *m, moewe_shape shape)
+{
+    const moewe_scale *s = &m->scale;
+    if (!moewe_dtype_scaled(m->dtype)) {
+        if (scale_blank(s, 0)) return MOEWE_OK;
+        return moewe_fail(MOEWE_E_ARG, "%s: %s.scale is given, a matrix of %s has none beside it", where, name,
+                          moewe_dtype_name(m->dtype));
+    }
+    if (s->reserved) return moewe_fail(MOEWE_E_ARG, "%s: %s.scale.reserved is %d, needs 0", where, name, s->reserved);
+    if (m->layout ? !s->dtype : scale_absent(s)) {
+        if (scale_blank(s, 1)) return MOEWE_OK;
+        return moewe_fail(MOEWE_E_ARG, "%s: %s.scale has no elements, but dtype %d and blocks of %d rows by %d columns, needs "
+                                       "0 there and in its strides", where, name, s->dtype, s->rows, s->cols);
+    }
+    return check_scale_elements(where, name, s, shape);
 }
 
 moewe_status moewe_matrix_check(const moewe_backend *b, const char *where, const char *name, const moewe_matrix *m,
                                 moewe_shape shape)
 {
-    if (!moewe_dtype_bytes(m->dtype))
-        return moewe_fail(MOEWE_E_ARG, "%s: %s.dtype is %d, needs f32, f16 or bf16", where, name, m->dtype);
+    if (!moewe_dtype_of_weights(m->dtype))
+        return moewe_fail(MOEWE_E_ARG, "%s: %s.dtype is %d (%s), needs a dtype of weights", where, name, m->dtype,
+                          moewe_dtype_name(m->dtype));
+    if (!moewe_dtype_row_bytes(m->dtype, shape.cols))
+        return moewe_fail(MOEWE_E_ARG, "%s: rows of %s have %d elements, needs whole blocks of %s", where, name,
+                          shape.cols, moewe_dtype_name(m->dtype));
+    if (!moewe_dtype_bytes(m->dtype) && m->col_stride && !m->layout)
+        return moewe_fail(MOEWE_E_ARG, "%s: %s.col_stride is %lld, rows of %s are contiguous and need 0", where, name,
+                          (long long)m->col_stride, moewe_dtype_name(m->dtype));
     if (m->layout && m->layout != b->layout())
         return moewe_fail(MOEWE_E_LAYOUT, "%s: %s.layout is 0x%x, back end %s reads 0 (plain) or 0x%x", where, name,
                           m->layout, b->name, b->layout());
@@ -58,7 +130,17 @@ moewe_status moewe_matrix_check(const moewe_backend *b, const char *where, const
     for (int32_t e = 0; m->experts && e < shape.n; e++)
         if (!m->experts[e])
             return moewe_fail(MOEWE_E_ARG, "%s: %s.experts[%d] is NULL, needs all %d", where, name, e, shape.n);
-    return MOEWE_OK;
+    return check_scale(where, name, m, shape);
+}
+
+moewe_matrix moewe_matrix_packed(const moewe_matrix *from, void *data, uint32_t layout)
+{
+    moewe_matrix m = {.data = data, .bias = from->bias, .dtype = from->dtype, .layout = layout};
+    m.scale.tensor = from->scale.tensor;
+    m.scale.dtype = from->scale.dtype;
+    m.scale.rows = from->scale.rows;
+    m.scale.cols = from->scale.cols;
+    return m;
 }
 
 static moewe_status check_part(const moewe_plan *plan, const char *where, const moewe_matrix *m, moewe_part part,
@@ -75,9 +157,10 @@ static moewe_status check_part(const moewe_plan *plan, const char *where, const 
         return moewe_fail(MOEWE_E_ARG, "%s: weights.%s is absent, plan '%s' needs [%d][%d][%d]", where,
                           moewe_part_name(part), plan->name, shape.n, shape.rows, shape.cols);
     }
-    if (part <= MOEWE_PART_DOWN && m->dtype != plan->cfg.w_dtype)
+    int32_t needs = part == MOEWE_PART_DOWN ? plan->cfg.down_dtype : plan->cfg.w_dtype;
+    if (part <= MOEWE_PART_DOWN && m->dtype != needs)
         return moewe_fail(MOEWE_E_ARG, "%s: weights.%s.dtype is %d (%s), plan '%s' needs %s", where, moewe_part_name(part),
-                          m->dtype, moewe_dtype_name(m->dtype), plan->name, moewe_dtype_name(plan->cfg.w_dtype));
+                          m->dtype, moewe_dtype_name(m->dtype), plan->name, moewe_dtype_name(needs));
     return moewe_matrix_check(plan->dev->backend, where, moewe_part_name(part), m, shape);
 }
 
@@ -109,7 +192,8 @@ static uint64_t part_bytes(const moewe_plan *plan, const moewe_weights *w, moewe
     moewe_shape shape = moewe_part_shape(&plan->cfg, part);
     const moewe_matrix *m = moewe_part_of((moewe_weights *)(uintptr_t)w, part);
     if (!shape.n || moewe_matrix_absent(m) || m->layout) return 0;
-    return moewe_align_up(plan->dev->backend->packed_bytes(shape, m->dtype), MOEWE_ALIGN);
+    moewe_matrix from = moewe_matrix_canonical(m, shape);
+    return moewe_align_up(plan->dev->backend->packed_bytes(shape, &from), MOEWE_ALIGN);
 }
 
 static moewe_status total_bytes(const moewe_plan *plan, const char *where, const moewe_weights *src, uint64_t *out)
@@ -158,7 +242,7 @@ moewe_status moewe_weights_pack(const moewe_plan *plan, const moewe_weights *src
         moewe_matrix from = moewe_matrix_canonical(m, shape);
         s = plan->dev->backend->pack(plan->dev, shape, &from, at, stream);
         if (s) return s;
-        *m = (moewe_matrix){.data = at, .bias = m->bias, .dtype = m->dtype, .layout = plan->dev->backend->layout()};
+        *m = moewe_matrix_packed(&from, at, plan->dev->backend->layout());
         at += size;
     }
     *out = w;

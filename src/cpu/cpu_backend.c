@@ -2,70 +2,9 @@
  * chooses and books.  Memory here is host memory. */
 #include "cpu.h"
 
-#include <errno.h>
 #include <stdio.h>
-#include <sys/mman.h>
 
-/* ---- device ---------------------------------------------------------------------- */
-
-static moewe_status open_level(moewe_device *dev, const cpu_kernels *k)
-{
-    cpu_state *state = moewe_host_alloc(&dev->allocator, sizeof *state, MOEWE_ALIGN);
-    if (!state) return moewe_fail(MOEWE_E_NOMEM, "moewe_device_open: no %zu bytes for a CPU device", sizeof *state);
-    state->kernels = k;
-    if (!dev->executor.run) {
-        moewe_status s = cpu_threads_open(&dev->allocator, dev->n_threads, &state->threads);
-        if (s) {
-            moewe_host_free(&dev->allocator, state, sizeof *state);
-            return s;
-        }
-    }
-    dev->state = state;
-    return MOEWE_OK;
-}
-
-static void cpu_close(moewe_device *dev)
-{
-    cpu_state *state = dev->state;
-    cpu_threads_close(state->threads);
-    moewe_host_free(&dev->allocator, state, sizeof *state);
-}
-
-/* Makes the system give every page now: memory that is only promised may be missing later.  0 on success. */
-static int take_pages(uint8_t *p, uint64_t bytes)
-{
-#ifdef MADV_POPULATE_WRITE
-    if (!madvise(p, bytes, MADV_POPULATE_WRITE)) return 0;
-    if (errno != EINVAL) return -1;
-#endif
-    for (uint64_t at = 0; at < bytes; at += 4096) ((volatile uint8_t *)p)[at] = 0;
-    return 0;
-}
-
-/* Whole pages, huge ones where the system gives them: mapped, so that they come zeroed. */
-static moewe_status cpu_alloc(const moewe_device *dev, uint64_t bytes, void **out)
-{
-    (void)dev;
-    errno = ENOMEM;
-    void *p = bytes > SIZE_MAX / 2 ? MAP_FAILED
-                                   : mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (p != MAP_FAILED) {
-        madvise(p, bytes, MADV_HUGEPAGE);
-        if (!take_pages(p, bytes)) {
-            *out = p;
-            return MOEWE_OK;
-        }
-        munmap(p, bytes);
-    }
-    return moewe_fail(MOEWE_E_NOMEM, "moewe_device_alloc: the system has no %llu bytes (%s)", (unsigned long long)bytes,
-                      strerror(errno));
-}
-
-static void cpu_free(const moewe_device *dev, void *ptr, uint64_t bytes)
-{
-    (void)dev;
-    munmap(ptr, bytes);
-}
+/* ---- device: see cpu_device.c ----------------------------------------------------- */
 
 static moewe_status cpu_copy(const moewe_device *dev, void *dst, const void *src, uint64_t bytes)
 {
@@ -225,7 +164,7 @@ static size_t cpu_describe(const moewe_plan *plan, char *buf, size_t cap)
     }                                                                                                                  \
     static moewe_status open_##id(moewe_device *dev)                                                                   \
     {                                                                                                                  \
-        return open_level(dev, &kernels);                                                                              \
+        return cpu_open(dev, &kernels);                                                                                \
     }                                                                                                                  \
     const moewe_backend moewe_##id = {.name = text,                                                                    \
                                       .kind = MOEWE_DEVICE_CPU,                                                        \
@@ -251,4 +190,5 @@ LEVEL(cpu_scalar, "cpu-scalar", CPU_SCALAR, cpu_kernels_scalar);
 LEVEL(cpu_avx2, "cpu-avx2", CPU_AVX2, cpu_kernels_avx2);
 LEVEL(cpu_avx512, "cpu-avx512", CPU_AVX512, cpu_kernels_avx512);
 LEVEL(cpu_avx512bf16, "cpu-avx512bf16", CPU_AVX512BF16, cpu_kernels_avx512bf16);
+LEVEL(cpu_amx, "cpu-amx", CPU_AMX, cpu_kernels_amx);
 #endif

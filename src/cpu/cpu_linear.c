@@ -34,7 +34,7 @@ void cpu_parallel(const moewe_device *dev, moewe_task_fn fn, void *task, int32_t
 /* ---- linear --------------------------------------------------------------------------- */
 
 /* Tokens of one task: enough to use a panel again while it is in the cache. */
-enum { TASK_TOKENS = 8 * CPU_ROWS };
+enum { TASK_TOKENS = 256 };
 
 typedef struct linear_task {
     const cpu_kernels  *kernels;
@@ -54,13 +54,14 @@ static void linear_panel(void *task, int32_t i, int32_t count)
     int64_t token = (int64_t)(i % t->spans) * TASK_TOKENS; /* 64 bits: a step past the last token may leave 32 */
     int64_t end = t->n_tokens - token < TASK_TOKENS ? t->n_tokens : token + TASK_TOKENS;
     cpu_panel panel = cpu_panel_of(&l->matrix, (moewe_shape){1, l->rows, l->cols}, 0, p);
-    _Alignas(64) float c[CPU_ROWS * CPU_COLS];
-    float old[CPU_COLS];
-    const void *rows[CPU_ROWS];
-    for (; token < end; token += CPU_ROWS) {
-        int32_t n = end - token < CPU_ROWS ? (int32_t)(end - token) : CPU_ROWS;
+    _Alignas(64) float c[CPU_MOST_ROWS * CPU_COLS];
+    float old[CPU_COLS], *const results[] = {c};
+    const void *rows[CPU_MOST_ROWS];
+    int32_t step = t->kernels->rows;
+    for (; token < end; token += step) {
+        int32_t n = end - token < step ? (int32_t)(end - token) : step;
         for (int32_t r = 0; r < n; r++) rows[r] = t->x + (token + r) * t->x_stride;
-        t->kernels->tile(rows, l->x_dtype, n, &panel, l->matrix.dtype, l->cols, c);
+        t->kernels->tile(rows, l->x_dtype, n, &panel, 1, l->cols, results);
         for (int32_t r = 0; r < n; r++) {
             float *cr = c + r * CPU_COLS;
             uint8_t *to = t->y + (token + r) * t->y_stride + (int64_t)col * moewe_dtype_bytes(l->y_dtype);

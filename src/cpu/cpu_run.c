@@ -5,8 +5,8 @@
  *         LATENT_IN tasks: 64 columns of latent   z = latent_in . x, when experts work on latent rows
  *         sort      one thread                 pairs by expert, counting sort
  *         for each group of pairs whose activated rows fit in mid, experts ascending
- *             GEMM1 tasks: (expert, 64 columns of inter)   gather rows of x, gate, up, activation
- *             GEMM2 tasks: 64 columns of hidden            all experts of the group, in order
+ *             GEMM1 tasks: (expert, some panels of inter)   gather rows of x, gate, up, activation
+ *             GEMM2 tasks: some panels of hidden            all experts of the group, in order
  *         LATENT_SUM, LATENT_OUT   the experts' sums back to hidden
  *         COMBINE   tasks: a few tokens each   rounds the sums to y, when y is not f32
  *
@@ -17,7 +17,7 @@
 #include <math.h>
 #include <stdatomic.h>
 
-enum { ROUTE_TOKENS = 8, COMBINE_TOKENS = 16, LATENT_TOKENS = 8 * CPU_ROWS };
+enum { ROUTE_TOKENS = 8, COMBINE_TOKENS = 16, LATENT_TOKENS = 256, TASKS_PER_THREAD = 3 };
 
 typedef enum run_phase { PHASE_START, PHASE_ROUTE, PHASE_LATENT_IN, PHASE_GEMM1, PHASE_GEMM2, PHASE_LATENT_SUM, PHASE_LATENT_OUT,
                PHASE_COMBINE, PHASE_DONE } run_phase;
@@ -36,6 +36,7 @@ typedef struct run_state {
     int32_t              token0, tokens;       /* of the chunk */
     int32_t              expert, row;          /* where the next group starts */
     int32_t              n_routed, n_segments; /* of the group; routed ones come first, the shared one last */
+    int32_t              side;  /* panels of one of its tasks */
     int32_t              tasks; /* of the phase */
     atomic_int           next;  /* the next to take, for threads that a caller lends */
 } run_state;
@@ -106,10 +107,11 @@ static void router_logits(const run_state *s, int32_t token, int32_t n, float *l
     moewe_shape shape = {1, width, s->cfg->hidden};
     const void *rows[ROUTE_TOKENS];
     _Alignas(64) float c[ROUTE_TOKENS * CPU_COLS];
+    float *const results[] = {c};
     for (int32_t r = 0; r < n; r++) rows[r] = x_row(s, token + r);
     for (int32_t p = 0; p < cpu_panels(width); p++) {
         cpu_panel panel = cpu_panel_of(&s->w->router, shape, 0, p);
-        s->kernels->tile(rows, s->cfg->x_dtype, n, &panel, s->w->router.dtype, s->cfg->hidden, c);
+        s->kernels->tile(rows, s->cfg->x_dtype, n, &panel, 1, s->cfg->hidden, results);
         for (int32_t r = 0; r < n; r++)
             for (int32_t j = 0; j < panel.cols; j++) {
                 float bias = s->w->router.bias ? s->w->router.bias[p * CPU_COLS + j] : 0.0f;
@@ -123,13 +125,14 @@ static void shared_weights(const run_state *s, int32_t token, int32_t n)
     const moewe_matrix *m = &s->w->shared_scale;
     const void *rows[ROUTE_TOKENS];
     _Alignas(64) float c[ROUTE_TOKENS * CPU_COLS];
+    float *const results[] = {c};
     if (!m->data && !m->experts) {
         for (int32_t r = 0; r < n; r++) s->v.shared[token + r] = s->cfg->shared_scale;
         return;
     }
     cpu_panel panel = cpu_panel_of(m, (moewe_shape){1, 1, s->cfg->hidden}, 0, 0);
     for (int32_t r = 0; r < n; r++) rows[r] = x_row(s, token + r);
-    s->kernels->tile(rows, s->cfg->x_dtype, n, &panel, m->dtype, s->cfg->hidden, c);
+    s->kernels->tile(rows, s->cfg->x_dtype, n, &panel, 1, s->cfg->hidden, results);
     for (int32_t r = 0; r < n; r++) {
         float logit = c[r * CPU_COLS] + (m->bias ? m->bias[0] : 0.0f);
         s->v.shared[token + r] = s->cfg->shared_scale / (1.0f + expf(-logit));
@@ -195,12 +198,14 @@ static void latent_task(const run_state *s, int32_t task, int in)
     int32_t spans = (s->tokens + LATENT_TOKENS - 1) / LATENT_TOKENS, p = task / spans, col = p * CPU_COLS;
     int32_t token = task % spans * LATENT_TOKENS, end = s->tokens - token < LATENT_TOKENS ? s->tokens : token + LATENT_TOKENS;
     cpu_panel panel = cpu_panel_of(m, shape, 0, p);
-    _Alignas(64) float c[CPU_ROWS * CPU_COLS];
-    const void *rows[CPU_ROWS];
-    for (; token < end; token += CPU_ROWS) {
-        int32_t n = end - token < CPU_ROWS ? end - token : CPU_ROWS;
+    _Alignas(64) float c[CPU_MOST_ROWS * CPU_COLS];
+    float *const results[] = {c};
+    const void *rows[CPU_MOST_ROWS];
+    int32_t step = s->kernels->rows;
+    for (; token < end; token += step) {
+        int32_t n = end - token < step ? end - token : step;
         for (int32_t r = 0; r < n; r++) rows[r] = in ? x_row(s, token + r) : expert_row(s, token + r);
-        s->kernels->tile(rows, cfg->x_dtype, n, &panel, m->dtype, shape.cols, c);
+        s->kernels->tile(rows, cfg->x_dtype, n, &panel, 1, shape.cols, results);
         for (int32_t r = 0; r < n; r++) {
             float *cr = c + r * CPU_COLS;
             if (m->bias) add_bias(cr, m->bias + col, panel.cols);
@@ -300,43 +305,73 @@ static void scale_rows(const run_state *s, const cpu_segment *g, int32_t row, in
     }
 }
 
+/* Panels that a task does side by side: rows are read once for all of them, but every thread should get some
+ * tasks.  With two matrices half as many columns. */
+static int32_t side_by_side(const run_state *s, int64_t panels)
+{
+    int64_t fair = panels / ((int64_t)s->plan->dev->n_threads * TASKS_PER_THREAD);
+    return fair < 1 ? 1 : fair < CPU_MOST_PANELS ? (int32_t)fair : CPU_MOST_PANELS;
+}
+
+static int32_t runs_of(int32_t rows, int32_t side)
+{
+    return (cpu_panels(rows) + side - 1) / side;
+}
+
+/* Bias, activation and rounding of a tile of rows by one panel, on its way to mid. */
+static void finish_mid(const run_state *s, const cpu_segment *g, int32_t row, int32_t n, int32_t col, int32_t cols,
+                       float *uc, float *gc)
+{
+    const moewe_config *cfg = s->cfg;
+    int shared = g->expert < 0;
+    const moewe_matrix *gate = shared ? &s->w->shared_gate : &s->w->gate, *up = shared ? &s->w->shared_up : &s->w->up;
+    int64_t inter = shared ? cfg->shared_inter : cfg->inter, at = (shared ? 0 : g->expert) * inter + col;
+    uint32_t each = moewe_dtype_bytes(cfg->x_dtype);
+    if (!shared && cfg->flags & MOEWE_FLAG_WEIGHT_ON_INPUT) {
+        scale_rows(s, g, row, n, uc);
+        if (gc) scale_rows(s, g, row, n, gc);
+    }
+    for (int32_t r = 0; r < n; r++) {
+        float *u = uc + r * CPU_COLS, *gr = gc ? gc + r * CPU_COLS : NULL;
+        if (up->bias) add_bias(u, up->bias + at, cols);
+        if (gc && gate->bias) add_bias(gr, gate->bias + at, cols);
+        s->kernels->act(shared ? &s->shared_act : &s->act, gr, u, cols);
+        uint8_t *mid = s->v.mid + g->mid + (uint64_t)((row + r) * inter + col) * each;
+        s->kernels->from_f32(mid, cfg->x_dtype, u, cols);
+    }
+}
+
 static void gemm1_task(const run_state *s, int32_t task)
 {
     const moewe_config *cfg = s->cfg;
-    int32_t routed_tasks = s->n_routed * cpu_panels(cfg->inter);
-    int shared = task >= routed_tasks;
-    const cpu_segment *g = shared ? &s->v.segments[s->n_segments - 1] : &s->v.segments[task / cpu_panels(cfg->inter)];
-    int32_t p = shared ? task - routed_tasks : task % cpu_panels(cfg->inter);
-    int32_t inter = shared ? cfg->shared_inter : cfg->inter, expert = shared ? 0 : g->expert, col = p * CPU_COLS;
+    int32_t side = s->side, runs = runs_of(cfg->inter, side), shared = task >= s->n_routed * runs;
+    const cpu_segment *g = shared ? &s->v.segments[s->n_segments - 1] : &s->v.segments[task / runs];
+    int32_t first = (shared ? task - s->n_routed * runs : task % runs) * side;
+    int32_t inter = shared ? cfg->shared_inter : cfg->inter, expert = shared ? 0 : g->expert;
     const moewe_matrix *gate = shared ? &s->w->shared_gate : &s->w->gate, *up = shared ? &s->w->shared_up : &s->w->up;
     moewe_shape shape = {cfg->n_local, inter, shared ? cfg->hidden : moewe_expert_width(cfg)};
-    int gated = moewe_act_gated(cfg->act), on_input = !shared && cfg->flags & MOEWE_FLAG_WEIGHT_ON_INPUT;
-    uint32_t each = moewe_dtype_bytes(cfg->x_dtype);
-    cpu_panel gate_panel = {0}, up_panel = cpu_panel_of(up, shape, expert, p);
-    if (gated) gate_panel = cpu_panel_of(gate, shape, expert, p);
-    _Alignas(64) float gc[CPU_ROWS * CPU_COLS], uc[CPU_ROWS * CPU_COLS];
-    const void *rows[CPU_ROWS];
+    int gated = moewe_act_gated(cfg->act), step = s->kernels->rows;
+    int32_t panels = cpu_panels(inter) - first < side ? cpu_panels(inter) - first : side;
+    _Alignas(64) float c[2 * CPU_MOST_PANELS][CPU_MOST_ROWS * CPU_COLS];
+    cpu_panel of[2 * CPU_MOST_PANELS]; /* up and gate in turn, as results */
+    float *results[2 * CPU_MOST_PANELS];
+    const void *rows[CPU_MOST_ROWS];
 
-    for (int32_t row = 0; row < g->rows; row += CPU_ROWS) {
-        int32_t n = g->rows - row < CPU_ROWS ? g->rows - row : CPU_ROWS;
+    for (int32_t p = 0; p < panels; p++) {
+        of[p * (1 + gated)] = cpu_panel_of(up, shape, expert, first + p);
+        if (gated) of[2 * p + 1] = cpu_panel_of(gate, shape, expert, first + p);
+    }
+    for (int32_t p = 0; p < panels * (1 + gated); p++) results[p] = c[p];
+    for (int32_t row = 0; row < g->rows; row += step) {
+        int32_t n = g->rows - row < step ? g->rows - row : step;
         for (int32_t r = 0; r < n; r++) {
             int32_t token = segment_token(s, g, row + r);
             rows[r] = shared ? x_row(s, token) : expert_row(s, token);
         }
-        s->kernels->tile(rows, cfg->x_dtype, n, &up_panel, up->dtype, shape.cols, uc);
-        if (gated) s->kernels->tile(rows, cfg->x_dtype, n, &gate_panel, gate->dtype, shape.cols, gc);
-        if (on_input) {
-            scale_rows(s, g, row, n, uc);
-            if (gated) scale_rows(s, g, row, n, gc);
-        }
-        for (int32_t r = 0; r < n; r++) {
-            float *u = uc + r * CPU_COLS, *gr = gated ? gc + r * CPU_COLS : NULL;
-            if (up->bias) add_bias(u, up->bias + (int64_t)expert * inter + col, up_panel.cols);
-            if (gated && gate->bias) add_bias(gr, gate->bias + (int64_t)expert * inter + col, up_panel.cols);
-            s->kernels->act(shared ? &s->shared_act : &s->act, gr, u, up_panel.cols);
-            uint8_t *mid = s->v.mid + g->mid + ((uint64_t)(row + r) * (uint64_t)inter + (uint64_t)col) * each;
-            s->kernels->from_f32(mid, cfg->x_dtype, u, up_panel.cols);
-        }
+        s->kernels->tile(rows, cfg->x_dtype, n, of, panels * (1 + gated), shape.cols, results);
+        for (int32_t p = 0; p < panels; p++)
+            finish_mid(s, g, row, n, (first + p) * CPU_COLS, of[p * (1 + gated)].cols, results[p * (1 + gated)],
+                       gated ? results[2 * p + 1] : NULL);
     }
 }
 
@@ -344,7 +379,7 @@ static void gemm1_task(const run_state *s, int32_t task)
 
 static void identity_columns(const run_state *s, const cpu_segment *g, int32_t col, int32_t cols)
 {
-    float x[CPU_COLS];
+    float x[CPU_MOST_PANELS * CPU_COLS];
     uint32_t each = moewe_dtype_bytes(s->cfg->x_dtype);
     for (int32_t r = 0; r < g->rows; r++) {
         int32_t pair = s->v.order[g->first + r], token = pair / s->cfg->top_k;
@@ -353,34 +388,43 @@ static void identity_columns(const run_state *s, const cpu_segment *g, int32_t c
     }
 }
 
-static void expert_columns(const run_state *s, const cpu_segment *g, int32_t p)
+/* The panels from first on of an expert's result, added to its tokens' sums. */
+static void expert_columns(const run_state *s, const cpu_segment *g, int32_t first, int32_t panels)
 {
     const moewe_config *cfg = s->cfg;
-    int shared = g->expert < 0;
-    int32_t inter = shared ? cfg->shared_inter : cfg->inter, expert = shared ? 0 : g->expert, col = p * CPU_COLS;
+    int shared = g->expert < 0, step = s->kernels->rows;
+    int32_t inter = shared ? cfg->shared_inter : cfg->inter, expert = shared ? 0 : g->expert;
     const moewe_matrix *down = shared ? &s->w->shared_down : &s->w->down;
     moewe_shape shape = {cfg->n_local, shared ? cfg->hidden : moewe_expert_width(cfg), inter};
-    cpu_panel panel = cpu_panel_of(down, shape, expert, p);
     uint64_t row_bytes = mid_row_bytes(s, g->expert);
-    _Alignas(64) float c[CPU_ROWS * CPU_COLS];
-    const void *rows[CPU_ROWS];
+    _Alignas(64) float c[CPU_MOST_PANELS][CPU_MOST_ROWS * CPU_COLS];
+    cpu_panel of[CPU_MOST_PANELS];
+    float *results[CPU_MOST_PANELS];
+    const void *rows[CPU_MOST_ROWS];
 
-    for (int32_t row = 0; row < g->rows; row += CPU_ROWS) {
-        int32_t n = g->rows - row < CPU_ROWS ? g->rows - row : CPU_ROWS;
+    for (int32_t p = 0; p < panels; p++) {
+        of[p] = cpu_panel_of(down, shape, expert, first + p);
+        results[p] = c[p];
+    }
+    for (int32_t row = 0; row < g->rows; row += step) {
+        int32_t n = g->rows - row < step ? g->rows - row : step;
         for (int32_t r = 0; r < n; r++) rows[r] = s->v.mid + g->mid + (uint64_t)(row + r) * row_bytes;
-        s->kernels->tile(rows, cfg->x_dtype, n, &panel, down->dtype, inter, c);
+        s->kernels->tile(rows, cfg->x_dtype, n, of, panels, inter, results);
         for (int32_t r = 0; r < n; r++) {
-            float *cr = c + r * CPU_COLS, weight;
-            if (down->bias) add_bias(cr, down->bias + (int64_t)expert * shape.rows + col, panel.cols);
+            int32_t token = segment_token(s, g, row + r);
+            float weight, *sum = shared ? sum_row(s, token) : expert_sum_row(s, token);
             if (shared)
                 weight = s->v.shared[g->first + row + r];
             else if (cfg->flags & MOEWE_FLAG_WEIGHT_ON_INPUT)
                 weight = 1.0f;
             else
                 weight = pair_weight(s, s->v.order[g->first + row + r]);
-            int32_t token = segment_token(s, g, row + r);
-            float *sum = shared ? sum_row(s, token) : expert_sum_row(s, token);
-            s->kernels->add_scaled(sum + col, weight, cr, panel.cols);
+            for (int32_t p = 0; p < panels; p++) {
+                int32_t col = (first + p) * CPU_COLS;
+                float *cr = c[p] + r * CPU_COLS;
+                if (down->bias) add_bias(cr, down->bias + (int64_t)expert * shape.rows + col, of[p].cols);
+                s->kernels->add_scaled(sum + col, weight, cr, of[p].cols);
+            }
         }
     }
 }
@@ -389,21 +433,22 @@ static void expert_columns(const run_state *s, const cpu_segment *g, int32_t p)
 static int32_t gemm2_tasks(const run_state *s)
 {
     int32_t shared = s->cfg->latent && s->v.segments[s->n_segments - 1].expert < 0;
-    return cpu_panels(moewe_expert_width(s->cfg)) + (shared ? cpu_panels(s->cfg->hidden) : 0);
+    return runs_of(moewe_expert_width(s->cfg), s->side) + (shared ? runs_of(s->cfg->hidden, s->side) : 0);
 }
 
 static void gemm2_task(const run_state *s, int32_t task)
 {
-    int32_t width = moewe_expert_width(s->cfg), only_shared = task >= cpu_panels(width);
-    int32_t p = only_shared ? task - cpu_panels(width) : task, col = p * CPU_COLS;
-    int32_t cols = width - col < CPU_COLS ? width - col : CPU_COLS;
+    int32_t width = moewe_expert_width(s->cfg), runs = runs_of(width, s->side), only_shared = task >= runs;
+    int32_t all = cpu_panels(only_shared ? s->cfg->hidden : width), first = (only_shared ? task - runs : task) * s->side;
+    int32_t panels = all - first < s->side ? all - first : s->side, col = first * CPU_COLS;
+    int32_t cols = width - col < panels * CPU_COLS ? width - col : panels * CPU_COLS;
     for (int32_t i = 0; i < s->n_segments; i++) {
         const cpu_segment *g = &s->v.segments[i];
         if (s->cfg->latent && (g->expert < 0) != only_shared) continue;
         if (g->expert >= s->cfg->n_local)
             identity_columns(s, g, col, cols);
         else
-            expert_columns(s, g, p);
+            expert_columns(s, g, first, panels);
     }
 }
 
@@ -460,7 +505,9 @@ static void enter_group(run_state *s)
         return;
     }
     int shared = s->v.segments[s->n_segments - 1].expert < 0;
-    int64_t tasks = (int64_t)s->n_routed * cpu_panels(s->cfg->inter) + (shared ? cpu_panels(s->cfg->shared_inter) : 0);
+    s->side = side_by_side(s, (int64_t)s->n_routed * cpu_panels(s->cfg->inter) + cpu_panels(s->cfg->shared_inter));
+    int64_t tasks = (int64_t)s->n_routed * runs_of(s->cfg->inter, s->side) +
+                    (shared ? runs_of(s->cfg->shared_inter, s->side) : 0);
     enter(s, PHASE_GEMM1, on(s, MOEWE_STAGE_GEMM1) ? tasks : 0);
 }
 
@@ -478,7 +525,10 @@ static int32_t advance(void *state)
             if (on(s, MOEWE_STAGE_SORT)) sort_pairs(s);
             enter_group(s);
             break;
-        case PHASE_GEMM1: enter(s, PHASE_GEMM2, on(s, MOEWE_STAGE_GEMM2) ? gemm2_tasks(s) : 0); break;
+        case PHASE_GEMM1:
+            s->side = side_by_side(s, cpu_panels(moewe_expert_width(s->cfg)));
+            enter(s, PHASE_GEMM2, on(s, MOEWE_STAGE_GEMM2) ? gemm2_tasks(s) : 0);
+            break;
         case PHASE_GEMM2: enter_group(s); break;
         case PHASE_LATENT_SUM:
             enter(s, PHASE_LATENT_OUT, s->v.z && on(s, MOEWE_STAGE_COMBINE) ? latent_tasks(s, s->cfg->hidden) : 0);

@@ -172,14 +172,98 @@ static void act(const cpu_act *a, const float *g, float *u, int32_t n)
     }
 }
 
+/* ---- codes and scales ------------------------------------------------------------------- */
+
+static inline float e4m3_f32(uint32_t b)
+{
+    /* By masks and not by branches, which data would mislead. */
+    uint32_t u = b & 0x7f, small = 0u - (uint32_t)(u < 8), nan = 0u - (uint32_t)(u == 0x7f);
+    uint32_t bits = (f32_bits((float)(int32_t)u * 0x1p-9f) & small) | (((u << 20) + (120u << 23)) & ~small);
+    return bits_f32(bits | (0x7fc00000u & nan) | (b & 0x80) << 24);
+}
+
+static inline float e2m1_f32(uint32_t n)
+{
+    /* Twice the value is a small whole number: m, or (2 + m) << (e - 1), in nibbles of one constant. */
+    float f = (float)(int32_t)(0xc8643210u >> 4 * (n & 7) & 15) * 0.5f;
+    return bits_f32(f32_bits(f) | (n & 8) << 28);
+}
+
+static inline float e8m0_f32(uint32_t b)
+{
+    return bits_f32(b == 255 ? 0x7fc00000u : b ? b << 23 : 0x00400000u);
+}
+
+/* The n-th K of each of width dwords, as cpu_panel says, for n below per. */
+#define DECODE(per, code, value)                                                                                       \
+    for (int32_t i = 0; i < k; i += (per))                                                                             \
+        for (int32_t n = 0; n < (per); n++) {                                                                          \
+            const uint32_t *d = w + (int64_t)(i / (per)) * width;                                                      \
+            float *to = out + (int64_t)(i + n) * width;                                                                \
+            for (int32_t j = 0; j < width; j++) {                                                                      \
+                uint32_t c = (code);                                                                                   \
+                to[j] = (value);                                                                                       \
+            }                                                                                                          \
+        }                                                                                                              \
+    break
+
+#define BYTE (d[j] >> ((n & 1) * 16 + n / 2 * 8) & 0xff)
+#define NIBBLE (d[j] >> ((n & 1) * 16 + n / 2 * 4) & 15)
+
+/* k K's (a multiple of 8) of packed elements as f32, without scales: out[k][width]. */
+static void decode(int32_t values, const uint32_t *w, int32_t width, int32_t k, float *out)
+{
+    switch (values) {
+    case CPU_E4M3: DECODE(4, BYTE, e4m3_f32(c));
+    case CPU_I8: DECODE(4, BYTE, (float)(int32_t)(int8_t)c);
+    case CPU_E2M1: DECODE(8, NIBBLE, e2m1_f32(c));
+    case CPU_I4: DECODE(8, NIBBLE, (float)((int32_t)c - 8));
+    default: DECODE(8, NIBBLE, (float)(int32_t)c);
+    }
+}
+
+/* Scale and, of K quants with minima, minimum of block b for all columns. */
+static void block_scales(const cpu_panel *p, int32_t width, int32_t k, int32_t b, float *scale, float *min)
+{
+    cpu_scale_room room;
+    cpu_raw_scales raw = cpu_scales_of(p, width, k, b, &room);
+    const uint8_t *bytes = raw.inner;
+    uint16_t half[CPU_COLS];
+    switch (p->format.scales) {
+    case CPU_SCALES_F32: memcpy(scale, bytes, (size_t)width * sizeof *scale); break;
+    case CPU_SCALES_BF16:
+        memcpy(half, bytes, (size_t)width * sizeof *half);
+        for (int32_t j = 0; j < width; j++) scale[j] = bf16_f32(half[j]);
+        break;
+    case CPU_SCALES_F16:
+        memcpy(half, bytes, (size_t)width * sizeof *half);
+        for (int32_t j = 0; j < width; j++) scale[j] = f16_f32(half[j]);
+        break;
+    case CPU_SCALES_E4M3:
+        for (int32_t j = 0; j < width; j++) scale[j] = e4m3_f32(bytes[j]);
+        break;
+    case CPU_SCALES_E8M0:
+        for (int32_t j = 0; j < width; j++) scale[j] = e8m0_f32(bytes[j]);
+        break;
+    case CPU_SCALES_K4:
+        for (int32_t j = 0; j < width; j++) scale[j] = f16_f32(raw.outer[2 * j]) * (float)bytes[2 * j];
+        for (int32_t j = 0; j < width; j++) min[j] = f16_f32(raw.outer[2 * j + 1]) * (float)bytes[2 * j + 1];
+        break;
+    case CPU_SCALES_K6:
+        for (int32_t j = 0; j < width; j++) scale[j] = f16_f32(raw.outer[j]) * (float)(int8_t)bytes[j];
+        break;
+    default:
+        for (int32_t j = 0; j < width; j++) scale[j] = 1.0f;
+    }
+}
+
 /* ---- one tile over K ------------------------------------------------------------------- */
 
-/* Packs k of K columns of a plain panel as pack_panel in cpu_pack.c does a whole one. */
-static const void *packed_block(const cpu_panel *p, int32_t dtype, int32_t width, int32_t at, int32_t k, void *buf)
+/* The elements of k of K columns from column at, in the packed order. */
+static const void *packed_block(const cpu_panel *p, int32_t width, int32_t at, int32_t k, void *buf)
 {
-    uint32_t each = moewe_dtype_bytes(dtype);
-    if (p->packed) return p->data + (uint64_t)at * (uint32_t)width * each;
-    cpu_pack_block(p, dtype, width, at, k, buf);
+    if (p->packed) return p->data + cpu_element_bytes(&p->format, width, at);
+    cpu_pack_block(p, width, at, k, buf);
     return buf;
 }
 
@@ -189,42 +273,120 @@ static const void *packed_block(const cpu_panel *p, int32_t dtype, int32_t width
 #define PAIRS_OF_BF16 0
 #endif
 
-static void tile(const void *const *x, int32_t x_dtype, int32_t rows, const cpu_panel *panel, int32_t w_dtype, int32_t k,
-                 float *c)
+/* k columns of rows of x as f32, zeros up to padded. */
+static void x_block(const void *const *x, int32_t x_dtype, int32_t rows, int32_t at, int32_t k, int32_t padded, float *xb)
+{
+    for (int32_t r = 0; r < rows; r++) {
+        float *to = xb + r * CPU_BLOCK;
+        to_f32(to, (const uint8_t *)x[r] + (uint64_t)at * moewe_dtype_bytes(x_dtype), x_dtype, k);
+        for (int32_t i = k; i < padded; i++) to[i] = 0.0f;
+    }
+}
+
+/* c (+)= scale * t - min * sum of x over the block, for each row. */
+static void add_block(const float *t, const float *scale, const float *min, const float *xb, int32_t rows, int32_t width,
+                      int32_t k, float *c, int add)
+{
+    for (int32_t r = 0; r < rows; r++) {
+        float *to = c + r * CPU_COLS, sum = 0.0f;
+        const float *from = t + r * CPU_COLS;
+        for (int32_t j = 0; j < width; j++) to[j] = (add ? to[j] : 0.0f) + scale[j] * from[j];
+        if (!min) continue;
+        for (int32_t i = 0; i < k; i++) sum += xb[r * CPU_BLOCK + i];
+        for (int32_t j = 0; j < width; j++) to[j] -= min[j] * sum;
+    }
+}
+
+static void scale_tile(const cpu_panel *panel, int32_t rows, float *c)
+{
+    if (panel->factor != 1.0f)
+        for (int32_t i = 0; i < rows * CPU_COLS; i++) c[i] *= panel->factor;
+}
+
+/* Codes are computed with as they are, in chains of at most a block, and each chain is scaled. */
+static void tile_scaled(const void *const *x, int32_t x_dtype, int32_t rows, const cpu_panel *panel, int32_t k, float *c)
+{
+    _Alignas(64) float xb[CPU_ROWS * CPU_BLOCK], wf[CPU_BLOCK * CPU_COLS], t[CPU_ROWS * CPU_COLS];
+    _Alignas(64) uint8_t wb[CPU_BLOCK * CPU_COLS];
+    float scale[CPU_COLS], min[CPU_COLS];
+    int32_t width = cpu_padded(panel->cols), block = panel->format.block, step = block < CPU_BLOCK ? block : CPU_BLOCK;
+    const float *minima = panel->format.scales == CPU_SCALES_K4 ? min : NULL;
+    int32_t held = -1;
+    for (int32_t at = 0; at < k; at += CPU_BLOCK) {
+        int32_t kn = k - at < CPU_BLOCK ? k - at : CPU_BLOCK, padded = (kn + CPU_STEP - 1) / CPU_STEP * CPU_STEP;
+        decode(panel->format.values, packed_block(panel, width, at, kn, wb), width, padded, wf);
+        x_block(x, x_dtype, rows, at, kn, padded, xb);
+        for (int32_t in = 0; in < kn; in += step) {
+            int32_t n = padded - in < step ? padded - in : step, b = (at + in) / block;
+            if (b != held) block_scales(panel, width, k, held = b, scale, min);
+            block_f32(xb + in, rows, wf + (int64_t)in * width, width, n, t, 0);
+            add_block(t, scale, minima, xb + in, rows, width, n, c, at + in > 0);
+        }
+    }
+    scale_tile(panel, rows, c);
+}
+
+static void tile_panel(const void *const *x, int32_t x_dtype, int32_t rows, const cpu_panel *panel, int32_t k, float *c)
 {
     _Alignas(64) float xb[CPU_ROWS * CPU_BLOCK];
     _Alignas(64) uint8_t wb[CPU_BLOCK * CPU_COLS * sizeof(float)];
-    int32_t width = cpu_padded(panel->cols);
-    int pairs = PAIRS_OF_BF16 && x_dtype == MOEWE_DTYPE_BF16 && w_dtype == MOEWE_DTYPE_BF16;
+    int32_t width = cpu_padded(panel->cols), values = panel->format.values;
+    int pairs = PAIRS_OF_BF16 && x_dtype == MOEWE_DTYPE_BF16 && values == CPU_BF16;
+    if (cpu_scaled(&panel->format)) {
+        tile_scaled(x, x_dtype, rows, panel, k, c);
+        return;
+    }
     for (int32_t at = 0; at < k; at += CPU_BLOCK) {
         int32_t kn = k - at < CPU_BLOCK ? k - at : CPU_BLOCK, even = kn + (kn & 1);
-        const void *w = packed_block(panel, w_dtype, width, at, kn, wb);
-        for (int32_t r = 0; r < rows; r++) {
-            const uint8_t *from = (const uint8_t *)x[r] + (uint64_t)at * moewe_dtype_bytes(x_dtype);
-            if (pairs) {
-                uint16_t *to = (uint16_t *)xb + r * CPU_BLOCK;
-                memcpy(to, from, (size_t)kn * sizeof *to);
-                if (even > kn) to[kn] = 0;
-            } else {
-                to_f32(xb + r * CPU_BLOCK, from, x_dtype, kn);
-                if (even > kn) xb[r * CPU_BLOCK + kn] = 0.0f;
-            }
-        }
+        const void *w = packed_block(panel, width, at, kn, wb);
         int add = at > 0;
 #ifdef CPU_BF16_PAIRS
         if (pairs) {
+            for (int32_t r = 0; r < rows; r++) {
+                uint16_t *to = (uint16_t *)xb + r * CPU_BLOCK;
+                memcpy(to, (const uint16_t *)x[r] + at, (size_t)kn * sizeof *to);
+                if (even > kn) to[kn] = 0;
+            }
             block_pairs((const uint16_t *)xb, rows, w, width, even, c, add);
             continue;
         }
 #endif
-        switch (w_dtype) {
-        case MOEWE_DTYPE_F32: block_f32(xb, rows, w, width, kn, c, add); break;
-        case MOEWE_DTYPE_BF16: block_bf16(xb, rows, w, width, even, c, add); break;
+        (void)pairs;
+        x_block(x, x_dtype, rows, at, kn, even, xb);
+        switch (values) {
+        case CPU_F32: block_f32(xb, rows, w, width, kn, c, add); break;
+        case CPU_BF16: block_bf16(xb, rows, w, width, even, c, add); break;
         default: block_f16(xb, rows, w, width, kn, c, add); break;
         }
     }
 }
 
+static void tile_each(const void *const *x, int32_t x_dtype, int32_t rows, const cpu_panel *panels, int32_t n_panels,
+                      int32_t k, float *const *c)
+{
+    for (int32_t p = 0; p < n_panels; p++) tile_panel(x, x_dtype, rows, &panels[p], k, c[p]);
+}
+
+#ifdef CPU_INTS
+#define CPU_TILE tile_ints
+static void tile_ints(const void *const *x, int32_t x_dtype, int32_t rows, const cpu_panel *panels, int32_t n_panels, int32_t k,
+                 float *const *c)
+{
+    for (int32_t p = 0, n; p < n_panels; p += n) {
+        for (n = 1; p + n < n_panels && cpu_same_format(&panels[p].format, &panels[p + n].format);) n++;
+        if (!cpu_ints(&panels[p].format)) {
+            tile_each(x, x_dtype, rows, panels + p, n, k, c + p);
+            continue;
+        }
+        tile_vnni(x, x_dtype, rows, panels + p, n, k, c + p);
+        for (int32_t i = p; i < p + n; i++) scale_tile(&panels[i], rows, c[i]);
+    }
+}
+#else
+#define CPU_TILE tile_each
+#endif
+
 #define CPU_KERNELS(name)                                                                                              \
     const cpu_kernels name = {                                                                                         \
-        .tile = tile, .act = act, .add_scaled = add_scaled, .to_f32 = to_f32, .from_f32 = from_f32}
+        .rows = CPU_ROWS, .tile = CPU_TILE, .act = act, .add_scaled = add_scaled, .to_f32 = to_f32, .from_f32 = from_f32, \
+        .scales = block_scales}

@@ -5,11 +5,13 @@
 #define MOEWE_CPU_THREADS_H
 
 #include "../backend.h"
+#include "topology.h"
 
 typedef struct cpu_threads cpu_threads;
 
-/* n threads in all, the caller of a job being one of them. */
-moewe_status cpu_threads_open(const moewe_allocator *a, int32_t n, cpu_threads **out);
+/* n threads in all, the caller of a job being one of them.  With places, n of them, thread i stays on the i-th's
+ * CPU, but for the caller, whose thread is not ours: the first CPU is left to it. */
+moewe_status cpu_threads_open(const moewe_allocator *a, int32_t n, const cpu_place *places, cpu_threads **out);
 void         cpu_threads_close(cpu_threads *t);
 
 /* Work in phases.  advance moves to the next phase and returns how many tasks it has, 0 at the end; it

@@ -21,10 +21,23 @@ typedef struct ref_value {
 /* Half the distance from 1 to the next number, relative error of one rounding to nearest. */
 double ref_unit(int32_t dtype);
 
-/* One element of memory, and one element of a view. */
+/* One element of memory that is whole bytes. */
 double ref_load(const void *p, int32_t dtype);
+
+/* One element of a view, scaled. */
+typedef struct ref_weight {
+    double v;     /* the weight */
+    double size;  /* magnitudes of what it is the sum of: |v| but for Q4_K, which subtracts a minimum */
+    double reach; /* at least 1: the most that something computed before scaling is multiplied by */
+} ref_weight;
+ref_weight ref_weight_at(const moewe_matrix *m, int32_t rows, int32_t cols, int32_t expert, int32_t row, int32_t col);
 double ref_element(const moewe_matrix *m, int32_t rows, int32_t cols, int32_t expert, int32_t row, int32_t col);
 int    ref_absent(const moewe_matrix *m);
+
+/* From now on bounds have room for what a back end rounds x to before it meets weights with scales: of E4M3 to
+ * BF16, and where codes are whole numbers (E2M1 counts halves) to I8 in blocks of 32 that share a scale.  F32, at the
+ * start: not at all.  The one thing here that is kept between calls, since it is the back end's and no argument's. */
+void ref_operands(int32_t of_e4m3, int32_t of_codes);
 
 /* cfg with the defaults that moewe.h states filled in. */
 moewe_config ref_defaults(const moewe_config *cfg);
@@ -33,6 +46,8 @@ moewe_config ref_defaults(const moewe_config *cfg);
 int32_t ref_width(const moewe_config *cfg);
 
 /* y_r = sum_c m[expert][r][c] * x_c + bias_r. */
+ref_value ref_gemv_row(const moewe_matrix *m, int32_t expert, int32_t rows, int32_t cols, int32_t row,
+                       const ref_value *x);
 void ref_gemv(const moewe_matrix *m, int32_t expert, int32_t rows, int32_t cols, const ref_value *x, ref_value *y);
 
 /* Activation of one gate value (ignored by ungated acts) and one up value, clamped to limit (0 = not). */

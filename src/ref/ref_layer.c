@@ -88,26 +88,6 @@ ref_value ref_act(const moewe_config *cfg, double limit, ref_value gate, ref_val
     return a;
 }
 
-/* Element i of a gemv: one row at a time needs no buffer for a whole gate vector. */
-static ref_value gemv_row(const moewe_matrix *m, int32_t expert, int32_t rows, int32_t cols, int32_t row,
-                          const ref_value *x)
-{
-    moewe_matrix one = *m;
-    const void *base;
-    ref_value y;
-    int64_t size = m->dtype == MOEWE_DTYPE_F32 || m->dtype == MOEWE_DTYPE_DEFAULT ? 4 : 2;
-    int64_t row_stride = m->row_stride ? m->row_stride : cols * size;
-    int64_t expert_stride = m->expert_stride ? m->expert_stride : rows * row_stride;
-
-    base = m->experts ? m->experts[expert] : (const char *)m->data + expert * expert_stride;
-    one.data = (const char *)base + row * row_stride;
-    one.experts = NULL;
-    one.row_stride = row_stride;
-    one.bias = m->bias ? m->bias + (int64_t)expert * rows + row : NULL;
-    ref_gemv(&one, 0, 1, cols, x, &y);
-    return y;
-}
-
 /* v went through memory of dtype. */
 static void stored(int32_t dtype, ref_value *v)
 {
@@ -133,9 +113,9 @@ void ref_gemm1(const moewe_config *cfg, const moewe_weights *w, int32_t expert, 
     double limit = expert < 0 ? cfg->shared_limit : cfg->act_limit;
 
     for (int32_t i = 0; i < inter; i++) {
-        ref_value u = gemv_row(up, e, inter, cols, i, x), g = u;
+        ref_value u = ref_gemv_row(up, e, inter, cols, i, x), g = u;
 
-        if (ref_gated(cfg->act)) g = gemv_row(gate, e, inter, cols, i, x);
+        if (ref_gated(cfg->act)) g = ref_gemv_row(gate, e, inter, cols, i, x);
         mid[i] = ref_act(cfg, limit, g, u);
         stored(cfg->x_dtype, &mid[i]);
     }

@@ -14,6 +14,7 @@ moewe_config ref_defaults(const moewe_config *cfg)
     if (c.n_local == 0) c.n_local = c.n_experts - c.first_expert;
     if (c.x_dtype == MOEWE_DTYPE_DEFAULT) c.x_dtype = MOEWE_DTYPE_F32;
     if (c.w_dtype == MOEWE_DTYPE_DEFAULT) c.w_dtype = MOEWE_DTYPE_F32;
+    if (c.down_dtype == MOEWE_DTYPE_DEFAULT) c.down_dtype = c.w_dtype;
     if (c.y_dtype == MOEWE_DTYPE_DEFAULT) c.y_dtype = c.x_dtype;
     if (c.group_best == 0) c.group_best = 1;
     if (c.routed_scale == 0.0f) c.routed_scale = 1.0f;

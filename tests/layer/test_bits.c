@@ -1,12 +1,12 @@
 /* test_bits.c - owns the promise on bits: y[t] is the same whatever the workspace held, at every limit, however
  * rows are batched, on any number of threads, packed or plain.  It must never allow a difference of one bit. */
-#include "../support/layer_case.h"
+#include "../support/weight_kind.h"
 
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
-enum { TOKENS = 41 };
+enum { TOKENS = 70 };
 
 typedef struct variant {
     const char *name;
@@ -14,25 +14,41 @@ typedef struct variant {
     uint32_t flags;
     unsigned with;
     int32_t latent;
+    const char *gate_up, *down; /* kinds of weights; NULL: what w_dtype means */
+    int32_t hidden, inter;      /* 0: widths that fit nothing */
 } variant;
 
 static const variant variants[] = {
     {"f32", MOEWE_DTYPE_F32, MOEWE_DTYPE_F32, MOEWE_DTYPE_F32, MOEWE_SCORE_SOFTMAX, MOEWE_ACT_SWIGLU, 0, 0,
-     MOEWE_FLAG_RENORMALIZE, 0, 0},
+     MOEWE_FLAG_RENORMALIZE, 0, 0, NULL, NULL, 0, 0},
     {"bf16", MOEWE_DTYPE_BF16, MOEWE_DTYPE_BF16, MOEWE_DTYPE_BF16, MOEWE_SCORE_SIGMOID, MOEWE_ACT_SWIGLU_OAI, 70, 0,
-     MOEWE_FLAG_RENORMALIZE, WITH_BIAS1 | WITH_BIAS2 | WITH_SELECT_BIAS | WITH_SHARED_SCALE, 0},
+     MOEWE_FLAG_RENORMALIZE, WITH_BIAS1 | WITH_BIAS2 | WITH_SELECT_BIAS | WITH_SHARED_SCALE, 0, NULL, NULL, 0, 0},
     {"f32 x f16 add", MOEWE_DTYPE_F32, MOEWE_DTYPE_F16, MOEWE_DTYPE_F32, MOEWE_SCORE_GIVEN, MOEWE_ACT_GELU, 33, 2, 0,
-     WITH_Y_ADD | WITH_STRIDES | WITH_POINTERS | WITH_UNALIGNED, 0},
+     WITH_Y_ADD | WITH_STRIDES | WITH_POINTERS | WITH_UNALIGNED, 0, NULL, NULL, 0, 0},
     {"bf16 to f32 on input", MOEWE_DTYPE_BF16, MOEWE_DTYPE_F32, MOEWE_DTYPE_F32, MOEWE_SCORE_SOFTMAX_TOPK,
-     MOEWE_ACT_GEGLU_TANH, 0, 3, MOEWE_FLAG_WEIGHT_ON_INPUT, WITH_TRANSPOSED | WITH_LOGITS, 0},
+     MOEWE_ACT_GEGLU_TANH, 0, 3, MOEWE_FLAG_WEIGHT_ON_INPUT, WITH_TRANSPOSED | WITH_LOGITS, 0, NULL, NULL, 0, 0},
     {"f32 x bf16 to bf16", MOEWE_DTYPE_F32, MOEWE_DTYPE_BF16, MOEWE_DTYPE_BF16, MOEWE_SCORE_SQRTSOFTPLUS,
-     MOEWE_ACT_REGLU, 0, 0, 0, WITH_Y_ADD | WITH_BIAS2, 0},
+     MOEWE_ACT_REGLU, 0, 0, 0, WITH_Y_ADD | WITH_BIAS2, 0, NULL, NULL, 0, 0},
     {"latent bf16", MOEWE_DTYPE_BF16, MOEWE_DTYPE_BF16, MOEWE_DTYPE_BF16, MOEWE_SCORE_SIGMOID, MOEWE_ACT_RELU2, 50, 2,
-     MOEWE_FLAG_RENORMALIZE, WITH_LATENT_BIAS | WITH_SELECT_BIAS | WITH_SHARED_SCALE | WITH_EXPERT_SCALE, 69},
+     MOEWE_FLAG_RENORMALIZE, WITH_LATENT_BIAS | WITH_SELECT_BIAS | WITH_SHARED_SCALE | WITH_EXPERT_SCALE, 69, NULL,
+     NULL, 0, 0},
     {"latent f32 on input add", MOEWE_DTYPE_F32, MOEWE_DTYPE_F16, MOEWE_DTYPE_F32, MOEWE_SCORE_SPARSEMIXER,
-     MOEWE_ACT_SWIGLU_STEP, 0, 1, MOEWE_FLAG_WEIGHT_ON_INPUT, WITH_Y_ADD | WITH_STRIDES | WITH_BIAS1, 200},
+     MOEWE_ACT_SWIGLU_STEP, 0, 1, MOEWE_FLAG_WEIGHT_ON_INPUT, WITH_Y_ADD | WITH_STRIDES | WITH_BIAS1, 200, NULL, NULL,
+     0, 0},
     {"hashed", MOEWE_DTYPE_F32, MOEWE_DTYPE_F32, MOEWE_DTYPE_F32, MOEWE_SCORE_SQRTSOFTPLUS, MOEWE_ACT_GELU_TANH, 19, 2,
-     MOEWE_FLAG_RENORMALIZE, WITH_HASH | WITH_LOGITS | WITH_EXPERT_SCALE, 0},
+     MOEWE_FLAG_RENORMALIZE, WITH_HASH | WITH_LOGITS | WITH_EXPERT_SCALE, 0, NULL, NULL, 0, 0},
+    {"e4m3 in blocks", MOEWE_DTYPE_BF16, 0, MOEWE_DTYPE_F32, MOEWE_SCORE_SIGMOID, MOEWE_ACT_SWIGLU, 41, 0,
+     MOEWE_FLAG_RENORMALIZE, WITH_TRANSPOSED | WITH_UNALIGNED, 0, "e4m3 128x128", "e4m3 row bf16", 0, 0},
+    {"mxfp4", MOEWE_DTYPE_F32, 0, MOEWE_DTYPE_BF16, MOEWE_SCORE_SOFTMAX_TOPK, MOEWE_ACT_SWIGLU_OAI, 0, 0, 0,
+     WITH_BIAS1 | WITH_BIAS2 | WITH_POINTERS | WITH_STRIDES | WITH_UNALIGNED, 0, "mxfp4", "mxfp4", 150, 94},
+    {"nvfp4", MOEWE_DTYPE_BF16, 0, MOEWE_DTYPE_BF16, MOEWE_SCORE_SOFTMAX, MOEWE_ACT_SWIGLU, 50, 2,
+     MOEWE_FLAG_RENORMALIZE, WITH_Y_ADD | WITH_SHARED_SCALE, 0, "nvfp4", "nvfp4", 130, 78},
+    {"i8 and i4, latent", MOEWE_DTYPE_F32, 0, MOEWE_DTYPE_F32, MOEWE_SCORE_SIGMOID, MOEWE_ACT_RELU2, 50, 0,
+     MOEWE_FLAG_WEIGHT_ON_INPUT, WITH_LATENT_BIAS | WITH_STRIDES, 69, "i8 64 bf16", "i4 32", 0, 94},
+    {"q8_0 and q4_0", MOEWE_DTYPE_F32, 0, MOEWE_DTYPE_F32, MOEWE_SCORE_GIVEN, MOEWE_ACT_GEGLU, 64, 0, 0, WITH_POINTERS,
+     0, "q8_0", "q4_0", 160, 96},
+    {"q4_k and q6_k", MOEWE_DTYPE_BF16, 0, MOEWE_DTYPE_F32, MOEWE_SCORE_SOFTMAX, MOEWE_ACT_SWIGLU, 0, 0,
+     MOEWE_FLAG_RENORMALIZE, WITH_BIAS2 | WITH_UNALIGNED, 0, "q4_k", "q6_k", 256, 256},
 };
 enum { VARIANTS = sizeof variants / sizeof variants[0] };
 
@@ -40,8 +56,8 @@ static void build(layer_case *c, const variant *v)
 {
     moewe_config cfg = small_config();
 
-    cfg.hidden = 131;
-    cfg.inter = 77;
+    cfg.hidden = v->hidden ? v->hidden : 131;
+    cfg.inter = v->inter ? v->inter : 77;
     cfg.n_experts = 6;
     cfg.x_dtype = v->x_dtype;
     cfg.w_dtype = v->w_dtype;
@@ -57,7 +73,10 @@ static void build(layer_case *c, const variant *v)
     cfg.act_limit = 2.0f;
     cfg.shared_limit = 1.0f;
     cfg.shared_scale = 0.75f;
-    case_build(c, &cfg, TOKENS, v->with, 31);
+    if (v->gate_up)
+        case_build_of(c, &cfg, TOKENS, v->with, 31, weight_kind_named(v->gate_up), weight_kind_named(v->down));
+    else
+        case_build(c, &cfg, TOKENS, v->with, 31);
 }
 
 /* The rows of a case that `rows` names, in that order, as a case of their own; shares c's weights. */
@@ -367,7 +386,7 @@ static void packed_or_plain(void **state)
 static void check_max_tokens(const char *backend, const moewe_device *dev, layer_case *c, const variant *v,
                              const char *want)
 {
-    static const int32_t counts[] = {TOKENS + 1, 64, 1000, 4096};
+    static const int32_t counts[] = {TOKENS + 1, 96, 1000, 4096};
     char *y = must_alloc(c->y_bytes, 1);
 
     for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {

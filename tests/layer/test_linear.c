@@ -1,6 +1,6 @@
 /* test_linear.c - owns the dense matrices: against f64, and the same bits however rows come.  It must never hold a
  * tolerance of its own. */
-#include "../support/layer_case.h"
+#include "../support/weight_kind.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -12,14 +12,16 @@ typedef struct dense {
     char *w, *x, *y0;
     float *bias;
     uint64_t x_bytes, y_bytes;
+    layer_case held; /* what weight_kind_fill made */
 } dense;
 
-static void dense_build(dense *d, int32_t rows, int32_t cols, int32_t n, int32_t w_dtype, int32_t x_dtype,
-                        int32_t y_dtype, int bias, int y_add, int odd, uint64_t seed)
+/* Everything but the elements of the matrix. */
+static void dense_rows(dense *d, int32_t rows, int32_t cols, int32_t n, int32_t x_dtype, int32_t y_dtype, int bias,
+                       int y_add, rng *r)
 {
-    rng r = {seed};
-    int32_t ws = dtype_size(w_dtype), xs = dtype_size(x_dtype), ys = dtype_size(y_dtype);
+    int32_t xs = dtype_size(x_dtype), ys = dtype_size(y_dtype);
 
+    memset(d, 0, sizeof *d);
     MOEWE_INIT(d->lin);
     d->lin.rows = rows;
     d->lin.cols = cols;
@@ -27,20 +29,41 @@ static void dense_build(dense *d, int32_t rows, int32_t cols, int32_t n, int32_t
     d->lin.y_dtype = y_dtype;
     d->lin.y_add = y_add;
     d->n = n;
-    d->w = must_alloc((uint64_t)rows * (uint64_t)cols * (uint64_t)ws + (uint64_t)odd, 1);
-    for (int64_t i = 0; i < (int64_t)rows * cols; i++) store(d->w + odd + i * ws, w_dtype, rng_real(&r));
     d->bias = must_alloc((uint64_t)rows * sizeof *d->bias, 1);
-    for (int32_t i = 0; i < rows; i++) d->bias[i] = (float)rng_real(&r);
-    d->lin.matrix.data = d->w + odd;
-    d->lin.matrix.dtype = w_dtype;
+    for (int32_t i = 0; i < rows; i++) d->bias[i] = (float)rng_real(r);
     if (bias) d->lin.matrix.bias = d->bias;
     d->x_bytes = (uint64_t)n * (uint64_t)cols * (uint64_t)xs;
     d->y_bytes = (uint64_t)n * (uint64_t)rows * (uint64_t)ys;
     d->x = must_alloc(d->x_bytes, 1);
     d->y0 = must_alloc(d->y_bytes, 1);
-    for (int64_t i = 0; i < (int64_t)n * cols; i++) store(d->x + i * xs, x_dtype, rng_real(&r));
+    for (int64_t i = 0; i < (int64_t)n * cols; i++) store(d->x + i * xs, x_dtype, rng_real(r));
     fill_pattern(d->y0, d->y_bytes, 2);
-    for (int64_t i = 0; y_add && i < (int64_t)n * rows; i++) store(d->y0 + i * ys, y_dtype, rng_real(&r));
+    for (int64_t i = 0; y_add && i < (int64_t)n * rows; i++) store(d->y0 + i * ys, y_dtype, rng_real(r));
+}
+
+static void dense_build(dense *d, int32_t rows, int32_t cols, int32_t n, int32_t w_dtype, int32_t x_dtype,
+                        int32_t y_dtype, int bias, int y_add, int odd, uint64_t seed)
+{
+    rng r = {seed};
+    int32_t ws = dtype_size(w_dtype);
+
+    dense_rows(d, rows, cols, n, x_dtype, y_dtype, bias, y_add, &r);
+    d->w = must_alloc((uint64_t)rows * (uint64_t)cols * (uint64_t)ws + (uint64_t)odd, 1);
+    for (int64_t i = 0; i < (int64_t)rows * cols; i++) store(d->w + odd + i * ws, w_dtype, rng_real(&r));
+    d->lin.matrix.data = d->w + odd;
+    d->lin.matrix.dtype = w_dtype;
+}
+
+static void dense_of_kind(dense *d, int32_t rows, int32_t cols, int32_t n, const weight_kind *k, int32_t x_dtype,
+                          int32_t y_dtype, unsigned with, uint64_t seed)
+{
+    rng r = {seed};
+    const float *bias;
+
+    dense_rows(d, rows, cols, n, x_dtype, y_dtype, seed % 2 == 0, seed % 3 == 0, &r);
+    bias = d->lin.matrix.bias;
+    d->lin.matrix = weight_kind_fill(&d->held, 1, rows, cols, k, 1.0 / sqrt(cols), with, &r);
+    d->lin.matrix.bias = bias;
 }
 
 static void dense_free(dense *d)
@@ -49,6 +72,7 @@ static void dense_free(dense *d)
     free(d->x);
     free(d->y0);
     free(d->bias);
+    case_free(&d->held);
 }
 
 static void dense_run(const moewe_device *dev, const dense *d, const moewe_linear *lin, char *y)
@@ -108,6 +132,40 @@ static void against_f64(void **state)
                             (int)(i + (size_t)j) % 2, (int)(i + (size_t)j / 2) % 2, (int)i % 2, i * 100 + (uint64_t)j);
                 snprintf(what, sizeof what, "%s [%d][%d] x %d, dtypes %d", list.name[b], d.lin.rows, d.lin.cols, d.n,
                          j);
+                y = must_alloc(d.y_bytes, 1);
+                dense_run(dev, &d, &d.lin, y);
+                dense_check(&d, y, what);
+                free(y);
+                dense_free(&d);
+            }
+        moewe_device_close(dev);
+    }
+}
+
+/* Every kind of weights with scales, in widths that its rows can have. */
+static void scaled_against_f64(void **state)
+{
+    static const unsigned withs[] = {0, WITH_UNALIGNED | WITH_STRIDES, WITH_TRANSPOSED | WITH_UNALIGNED,
+                                     WITH_POINTERS | WITH_STRIDES};
+    backend_list list = cpu_backends();
+
+    (void)state;
+    for (int32_t b = 0; b < list.n; b++) {
+        moewe_device *dev = open_backend(list.name[b], 2);
+
+        oracle_for(list.name[b]);
+        for (int32_t k = 0; k < weight_kind_count; k++)
+            for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+                int32_t unit = weight_kind_unit(&weight_kinds[k]), cols = (shapes[i].cols + unit - 1) / unit * unit;
+                size_t j = i + (size_t)k;
+                dense d;
+                char *y, what[128];
+
+                dense_of_kind(&d, shapes[i].rows, cols, shapes[i].n, &weight_kinds[k],
+                              j % 2 ? MOEWE_DTYPE_BF16 : MOEWE_DTYPE_F32,
+                              j / 2 % 2 ? MOEWE_DTYPE_BF16 : MOEWE_DTYPE_F32, withs[j % 4], i * 100 + (uint64_t)k);
+                snprintf(what, sizeof what, "%s %s [%d][%d] x %d", list.name[b], weight_kinds[k].name, d.lin.rows,
+                         d.lin.cols, d.n);
                 y = must_alloc(d.y_bytes, 1);
                 dense_run(dev, &d, &d.lin, y);
                 dense_check(&d, y, what);
@@ -195,6 +253,49 @@ static void same_bits(void **state)
         }
 }
 
+/* One thread or three, packed or plain, in a batch or alone; odd rows packed, even ones plain. */
+static void same_bits_scaled(void **state)
+{
+    enum { ROWS = 70, TOKENS = 35 };
+    backend_list list = cpu_backends();
+
+    (void)state;
+    for (int32_t b = 0; b < list.n; b++) {
+        moewe_device *one = open_backend(list.name[b], 1), *three = open_backend(list.name[b], 3);
+
+        for (int32_t k = 0; k < weight_kind_count; k++) {
+            int32_t x_dtype = k % 2 ? MOEWE_DTYPE_BF16 : MOEWE_DTYPE_F32, size = dtype_size(x_dtype);
+            int32_t unit = weight_kind_unit(&weight_kinds[k]), cols = (250 + unit - 1) / unit * unit;
+            moewe_linear packed;
+            char *want, *y;
+            void *mem;
+            dense d;
+
+            dense_of_kind(&d, ROWS, cols, TOKENS, &weight_kinds[k], x_dtype, x_dtype, k % 3 ? WITH_UNALIGNED : 0,
+                          (uint64_t)k);
+            want = must_alloc(d.y_bytes, 1);
+            y = must_alloc(d.y_bytes, 1);
+            dense_run(one, &d, &d.lin, want);
+            dense_run(three, &d, &d.lin, y);
+            assert_memory_equal(want, y, d.y_bytes);
+            packed = pack(three, &d, &mem);
+            dense_run(three, &d, &packed, y);
+            assert_memory_equal(want, y, d.y_bytes);
+            memcpy(y, d.y0, d.y_bytes);
+            for (int32_t t = 0; t < TOKENS; t++)
+                CHECK_OK(moewe_linear_run(one, t % 2 ? &packed : &d.lin, 1, d.x + (int64_t)t * cols * size, 0,
+                                          y + (int64_t)t * ROWS * size, 0, NULL));
+            CHECK(!memcmp(want, y, d.y_bytes), "%s: %s has other bits alone", list.name[b], weight_kinds[k].name);
+            free(mem);
+            free(want);
+            free(y);
+            dense_free(&d);
+        }
+        moewe_device_close(one);
+        moewe_device_close(three);
+    }
+}
+
 static void refused(void **state)
 {
     backend_list list = cpu_backends();
@@ -244,9 +345,8 @@ static void refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(against_f64),
-        cmocka_unit_test(same_bits),
-        cmocka_unit_test(refused),
+        cmocka_unit_test(against_f64), cmocka_unit_test(scaled_against_f64), cmocka_unit_test(same_bits),
+        cmocka_unit_test(same_bits_scaled), cmocka_unit_test(refused),
     };
 
     return cmocka_run_group_tests_name("linear", tests, NULL, NULL);

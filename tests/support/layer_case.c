@@ -1,6 +1,6 @@
 /* layer_case.c - owns random layers and their comparison with the oracle.  It must never take an expected
  * value from the library. */
-#include "layer_case.h"
+#include "weight_kind.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -120,6 +120,13 @@ void on_every_backend(edge_fn *edge)
     }
 }
 
+void oracle_for(const char *backend)
+{
+    int amx = !strncmp(backend, "cpu-amx", 7), ints = amx || !strcmp(backend, "cpu-avx512bf16");
+
+    ref_operands(amx ? MOEWE_DTYPE_BF16 : MOEWE_DTYPE_F32, ints ? MOEWE_DTYPE_I8 : MOEWE_DTYPE_F32);
+}
+
 void says(const char *part)
 {
     CHECK(strstr(moewe_last_error(), part) != NULL, "\"%s\" does not say \"%s\"", moewe_last_error(), part);
@@ -140,7 +147,7 @@ void one_sentence(void)
     CHECK(text && strlen(text) > 10 && !strchr(text, '\n'), "no sentence: \"%s\"", text ? text : "(null)");
 }
 
-static void *keep(layer_case *c, void *p)
+void *case_keep(layer_case *c, void *p)
 {
     CHECK(c->n_blocks < BLOCKS_MAX, "test: raise BLOCKS_MAX");
     return c->blocks[c->n_blocks++] = p;
@@ -148,7 +155,7 @@ static void *keep(layer_case *c, void *p)
 
 static float *random_floats(layer_case *c, int64_t n, double scale, rng *r)
 {
-    float *p = keep(c, must_alloc((uint64_t)n * sizeof *p, 1));
+    float *p = case_keep(c, must_alloc((uint64_t)n * sizeof *p, 1));
 
     for (int64_t i = 0; i < n; i++) p[i] = (float)(scale * rng_real(r));
     return p;
@@ -157,17 +164,16 @@ static float *random_floats(layer_case *c, int64_t n, double scale, rng *r)
 static void *fill_expert(layer_case *c, int32_t rows, int32_t cols, int32_t dtype, double scale, unsigned with, rng *r)
 {
     int64_t n = (int64_t)rows * cols, size = dtype_size(dtype), odd = with & WITH_UNALIGNED ? 1 : 0;
-    char *p = (char *)keep(c, must_alloc((uint64_t)(n * size + odd), 1)) + odd;
+    char *p = (char *)case_keep(c, must_alloc((uint64_t)(n * size + odd), 1)) + odd;
 
     for (int64_t i = 0; i < n; i++) store(p + i * size, dtype, scale * rng_real(r));
     return p;
 }
 
-static moewe_matrix fill_matrix(layer_case *c, int32_t n, int32_t rows, int32_t cols, int32_t dtype, double gain,
-                                int bias, unsigned with, rng *r)
+static moewe_matrix fill_plain(layer_case *c, int32_t n, int32_t rows, int32_t cols, int32_t dtype, double scale,
+                               unsigned with, rng *r)
 {
     moewe_matrix m = {.dtype = dtype};
-    double scale = gain * sqrt(3.0 / cols); /* so that a product of unit variance has variance gain squared */
     int64_t size = dtype_size(dtype);
 
     if (with & WITH_TRANSPOSED) {
@@ -176,7 +182,7 @@ static moewe_matrix fill_matrix(layer_case *c, int32_t n, int32_t rows, int32_t 
         m.expert_stride = (int64_t)rows * cols * size;
     }
     if (with & WITH_POINTERS) {
-        const void **experts = keep(c, must_alloc((uint64_t)n * sizeof *experts, 1));
+        const void **experts = case_keep(c, must_alloc((uint64_t)n * sizeof *experts, 1));
         char *all = fill_expert(c, n * rows, cols, dtype, scale, with, r);
 
         for (int32_t e = 0; e < n; e++) experts[e] = all + (int64_t)(n - 1 - e) * rows * cols * size;
@@ -184,30 +190,42 @@ static moewe_matrix fill_matrix(layer_case *c, int32_t n, int32_t rows, int32_t 
     } else {
         m.data = fill_expert(c, n * rows, cols, dtype, scale, with, r);
     }
+    return m;
+}
+
+static moewe_matrix fill_matrix(layer_case *c, int32_t n, int32_t rows, int32_t cols, const weight_kind *k, double gain,
+                                int bias, unsigned with, rng *r)
+{
+    double rms = gain / sqrt(cols); /* so that a product of unit variance has variance gain squared */
+    moewe_matrix m = k->dtype < MOEWE_DTYPE_E4M3 ? fill_plain(c, n, rows, cols, k->dtype, sqrt(3.0) * rms, with, r)
+                                                 : weight_kind_fill(c, n, rows, cols, k, rms, with, r);
+
     if (bias) m.bias = random_floats(c, (int64_t)n * rows, 0.5, r);
     return m;
 }
 
-static void fill_shared(layer_case *c, unsigned with, rng *r)
+static void fill_shared(layer_case *c, const weight_kind *k, unsigned with, rng *r)
 {
-    int32_t width = c->cfg.shared_inter, h = c->cfg.hidden, dtype = c->cfg.w_dtype;
+    int32_t width = c->cfg.shared_inter, h = c->cfg.hidden;
     int bias = (with & WITH_SHARED_BIAS) != 0;
 
     if (!width) return;
-    if (ref_gated(c->cfg.act)) c->w.shared_gate = fill_matrix(c, 1, width, h, dtype, 1.5, bias, with, r);
-    c->w.shared_up = fill_matrix(c, 1, width, h, dtype, 1.5, bias, with, r);
-    c->w.shared_down = fill_matrix(c, 1, h, width, dtype, 1.5, bias, with, r);
-    if (with & WITH_SHARED_SCALE) c->w.shared_scale = fill_matrix(c, 1, 1, h, MOEWE_DTYPE_F32, 1.5, 0, with, r);
+    if (ref_gated(c->cfg.act)) c->w.shared_gate = fill_matrix(c, 1, width, h, k, 1.5, bias, with, r);
+    c->w.shared_up = fill_matrix(c, 1, width, h, k, 1.5, bias, with, r);
+    c->w.shared_down = fill_matrix(c, 1, h, width, k, 1.5, bias, with, r);
+    if (with & WITH_SHARED_SCALE)
+        c->w.shared_scale = fill_matrix(c, 1, 1, h, weight_kind_of(MOEWE_DTYPE_F32), 1.5, 0, with, r);
 }
 
-static void fill_latent(layer_case *c, unsigned with, uint64_t seed, rng *r)
+static void fill_latent(layer_case *c, const weight_kind *gate_up, unsigned with, uint64_t seed, rng *r)
 {
-    int32_t h = c->cfg.hidden, width = c->cfg.latent, dtype = seed & 2 ? c->cfg.w_dtype : MOEWE_DTYPE_F32;
+    const weight_kind *k = seed & 2 ? gate_up : weight_kind_of(MOEWE_DTYPE_F32);
+    int32_t h = c->cfg.hidden, width = c->cfg.latent;
     int bias = (with & WITH_LATENT_BIAS) != 0;
 
     if (!width) return;
-    c->w.latent_in = fill_matrix(c, 1, width, h, dtype, 1.0, bias, with, r);
-    c->w.latent_out = fill_matrix(c, 1, h, width, dtype, 1.0, bias, with, r);
+    c->w.latent_in = fill_matrix(c, 1, width, h, k, 1.0, bias, with, r);
+    c->w.latent_out = fill_matrix(c, 1, h, width, k, 1.0, bias, with, r);
 }
 
 /* One row in three has ids twice or ids that are no expert; a few token ids have no row. */
@@ -215,8 +233,8 @@ static void fill_hash(layer_case *c, int32_t n_tokens, rng *r)
 {
     enum { ROWS = 23 };
     int32_t k = c->cfg.top_k, n = c->cfg.n_experts + c->cfg.n_null;
-    int32_t *table = keep(c, must_alloc(ROWS * (uint64_t)k * sizeof *table, 1));
-    int32_t *tokens = keep(c, must_alloc((uint64_t)n_tokens * sizeof *tokens, 1));
+    int32_t *table = case_keep(c, must_alloc(ROWS * (uint64_t)k * sizeof *table, 1));
+    int32_t *tokens = case_keep(c, must_alloc((uint64_t)n_tokens * sizeof *tokens, 1));
 
     for (int32_t row = 0; row < ROWS; row++) {
         int32_t *ids = table + row * k, first = rng_range(r, 0, n - 1);
@@ -236,7 +254,7 @@ static void fill_given(layer_case *c, int32_t n_tokens, rng *r)
 {
     int32_t k = c->cfg.top_k, n = c->cfg.n_experts + c->cfg.n_null;
 
-    c->ids = keep(c, must_alloc((uint64_t)n_tokens * (uint64_t)k * sizeof *c->ids, 1));
+    c->ids = case_keep(c, must_alloc((uint64_t)n_tokens * (uint64_t)k * sizeof *c->ids, 1));
     c->given = random_floats(c, (int64_t)n_tokens * k, 1.0, r);
     for (int64_t i = 0; i < (int64_t)n_tokens * k; i++) c->ids[i] = rng_range(r, 0, n - 1);
     c->io.topk_ids = c->ids;
@@ -265,8 +283,8 @@ static void fill_rows(layer_case *c, int32_t n_tokens, unsigned with, rng *r)
     }
     x_bytes = n_tokens ? (n_tokens - 1) * case_x_stride(c) + (int64_t)h * xs : 0;
     c->y_bytes = n_tokens ? (uint64_t)((n_tokens - 1) * case_y_stride(c) + (int64_t)h * ys) : 0;
-    x = keep(c, must_alloc((uint64_t)x_bytes, 1));
-    y = keep(c, must_alloc(c->y_bytes, 1));
+    x = case_keep(c, must_alloc((uint64_t)x_bytes, 1));
+    y = case_keep(c, must_alloc(c->y_bytes, 1));
     fill_pattern(x, (uint64_t)x_bytes, 2);
     fill_pattern(y, c->y_bytes, 2);
     for (int32_t t = 0; t < n_tokens; t++)
@@ -281,12 +299,22 @@ static void fill_rows(layer_case *c, int32_t n_tokens, unsigned with, rng *r)
 
 void case_build(layer_case *c, const moewe_config *cfg, int32_t n_tokens, unsigned with, uint64_t seed)
 {
+    const weight_kind *k = weight_kind_of(cfg->w_dtype);
+
+    case_build_of(c, cfg, n_tokens, with, seed, k, cfg->down_dtype ? weight_kind_of(cfg->down_dtype) : k);
+}
+
+void case_build_of(layer_case *c, const moewe_config *cfg, int32_t n_tokens, unsigned with, uint64_t seed,
+                   const weight_kind *gate_up, const weight_kind *down)
+{
     rng r = {seed * 7919 + 12345};
     int32_t n, local, all, width;
     int bias1 = (with & WITH_BIAS1) != 0, bias2 = (with & WITH_BIAS2) != 0;
 
     memset(c, 0, sizeof *c);
     c->cfg = *cfg;
+    c->cfg.w_dtype = gate_up->dtype;
+    c->cfg.down_dtype = down->dtype;
     if (!c->cfg.max_tokens) c->cfg.max_tokens = n_tokens > 0 ? n_tokens : 1;
     MOEWE_INIT(c->w);
     MOEWE_INIT(c->io);
@@ -298,11 +326,11 @@ void case_build(layer_case *c, const moewe_config *cfg, int32_t n_tokens, unsign
     all = n + c->cfg.n_null;
     width = ref_width(&c->cfg);
     if (ref_gated(c->cfg.act))
-        c->w.gate = fill_matrix(c, local, c->cfg.inter, width, c->cfg.w_dtype, 1.5, bias1, with, &r);
-    c->w.up = fill_matrix(c, local, c->cfg.inter, width, c->cfg.w_dtype, 1.5, bias1, with, &r);
-    c->w.down = fill_matrix(c, local, width, c->cfg.inter, c->cfg.w_dtype, 1.5, bias2, with, &r);
-    fill_latent(c, with, seed, &r);
-    fill_shared(c, with, &r);
+        c->w.gate = fill_matrix(c, local, c->cfg.inter, width, gate_up, 1.5, bias1, with, &r);
+    c->w.up = fill_matrix(c, local, c->cfg.inter, width, gate_up, 1.5, bias1, with, &r);
+    c->w.down = fill_matrix(c, local, width, c->cfg.inter, down, 1.5, bias2, with, &r);
+    fill_latent(c, gate_up, with, seed, &r);
+    fill_shared(c, gate_up, with, &r);
     if (with & WITH_EXPERT_SCALE) c->w.expert_scale = random_floats(c, all, 2.0, &r);
     fill_rows(c, n_tokens, with, &r);
     if (c->cfg.score == MOEWE_SCORE_GIVEN) {
@@ -315,8 +343,8 @@ void case_build(layer_case *c, const moewe_config *cfg, int32_t n_tokens, unsign
     if (with & WITH_LOGITS)
         c->io.logits = random_floats(c, (int64_t)n_tokens * all, 4.0, &r);
     else
-        c->w.router = fill_matrix(c, 1, all, c->cfg.hidden, seed & 1 ? c->cfg.w_dtype : MOEWE_DTYPE_F32, 1.5, 0,
-                                  with & ~(unsigned)WITH_POINTERS, &r);
+        c->w.router = fill_matrix(c, 1, all, c->cfg.hidden, seed & 1 ? gate_up : weight_kind_of(MOEWE_DTYPE_F32), 1.5,
+                                  0, with & ~(unsigned)WITH_POINTERS, &r);
 }
 
 void case_free(layer_case *c)
@@ -387,18 +415,33 @@ moewe_weights case_pack(const moewe_device *dev, const layer_case *c, void **mem
     return packed;
 }
 
-void case_check(const layer_case *c, const void *y, tally *t, const char *what)
+ref_value *case_wanted(const layer_case *c, ref_value **margins)
 {
-    int32_t h = c->cfg.hidden, size = dtype_size(c->cfg.y_dtype);
+    int64_t h = c->cfg.hidden, n = c->io.n_tokens;
     ref_value *scratch = must_alloc(ref_scratch(&c->cfg) * sizeof *scratch, 8);
-    ref_value *row = must_alloc((uint64_t)h * sizeof *row, 8);
-    ref_value *weights = must_alloc((uint64_t)c->cfg.top_k * sizeof *weights, 8), margin;
+    ref_value *weights = must_alloc((uint64_t)c->cfg.top_k * sizeof *weights, 8);
+    ref_value *wanted = must_alloc((uint64_t)(n * h) * sizeof *wanted, 8);
     int32_t *ids = must_alloc((uint64_t)c->cfg.top_k * sizeof *ids, 8);
 
+    *margins = must_alloc((uint64_t)n * sizeof **margins, 8);
+    for (int32_t t = 0; t < n; t++)
+        ref_layer_row(&c->cfg, &c->w, &c->io, t, ids, weights, &(*margins)[t], wanted + t * h, scratch);
+    free(ids);
+    free(weights);
+    free(scratch);
+    return wanted;
+}
+
+void case_compare(const layer_case *c, const void *y, const ref_value *wanted, const ref_value *margins, tally *t,
+                  const char *what)
+{
+    int32_t h = c->cfg.hidden, size = dtype_size(c->cfg.y_dtype);
+
     for (int32_t token = 0; token < c->io.n_tokens; token++) {
-        ref_layer_row(&c->cfg, &c->w, &c->io, token, ids, weights, &margin, row, scratch);
+        const ref_value *row = wanted + (int64_t)token * h;
+
         t->rows++;
-        if (!(margin.v > margin.e)) {
+        if (!(margins[token].v > margins[token].e)) {
             t->skipped++;
             continue;
         }
@@ -411,10 +454,15 @@ void case_check(const layer_case *c, const void *y, tally *t, const char *what)
                   row[i].e);
         }
     }
-    free(ids);
-    free(weights);
-    free(row);
-    free(scratch);
+}
+
+void case_check(const layer_case *c, const void *y, tally *t, const char *what)
+{
+    ref_value *margins, *wanted = case_wanted(c, &margins);
+
+    case_compare(c, y, wanted, margins, t, what);
+    free(wanted);
+    free(margins);
 }
 
 void check_run(const char *backend, const moewe_device *dev, const layer_case *c, const char *what)
@@ -423,6 +471,7 @@ void check_run(const char *backend, const moewe_device *dev, const layer_case *c
     tally t = {0};
 
     snprintf(text, sizeof text, "%s: %s", backend, what);
+    oracle_for(backend);
     case_run(dev, c, NULL, 0, 2, y);
     case_check(c, y, &t, text);
     CHECK(t.rows == 0 || t.skipped < t.rows, "%s: only near ties", text);

@@ -59,6 +59,9 @@ moewe_device *open_backend(const char *name, int32_t n_threads);
 typedef void edge_fn(const char *backend, const moewe_device *dev);
 void on_every_backend(edge_fn *edge);
 
+/* The oracle's bounds are for this back end from now on. */
+void oracle_for(const char *backend);
+
 /* ---- sentences ---- */
 
 /* moewe_last_error holds this word, or this number; and it is one line, not an empty one. */
@@ -98,9 +101,18 @@ typedef struct layer_case {
     int32_t n_blocks;
 } layer_case;
 
+typedef struct weight_kind weight_kind; /* weight_kind.h */
+
+/* Memory that case_free frees; returns it. */
+void *case_keep(layer_case *c, void *p);
+
 /* cfg->max_tokens 0 becomes n_tokens (at least 1).  SPARSEMIXER and GIVEN have no WITH_HASH, SPARSEMIXER no
  * WITH_SELECT_BIAS: the library refuses them. */
 void case_build(layer_case *c, const moewe_config *cfg, int32_t n_tokens, unsigned with, uint64_t seed);
+/* The same with these kinds of weights for cfg's w_dtype and down_dtype; latent and shared matrices are of the first,
+ * and so is the router where seed is odd. */
+void case_build_of(layer_case *c, const moewe_config *cfg, int32_t n_tokens, unsigned with, uint64_t seed,
+                   const weight_kind *gate_up, const weight_kind *down);
 void case_free(layer_case *c);
 int64_t case_x_stride(const layer_case *c);
 int64_t case_y_stride(const layer_case *c);
@@ -123,7 +135,13 @@ typedef struct tally {
     double worst;          /* largest error over bound */
 } tally;
 
+/* What the oracle says y is: n_tokens rows of hidden values; margins, one a row, as ref_route has them.  Both to be
+ * freed. */
+ref_value *case_wanted(const layer_case *c, ref_value **margins);
 /* Every element of y within its bound; what names the case in messages. */
+void case_compare(const layer_case *c, const void *y, const ref_value *wanted, const ref_value *margins, tally *t,
+                  const char *what);
+/* Both in one. */
 void case_check(const layer_case *c, const void *y, tally *t, const char *what);
 /* case_run and case_check in one. */
 void check_run(const char *backend, const moewe_device *dev, const layer_case *c, const char *what);

@@ -1,6 +1,8 @@
-/* kernels_avx512bf16.c - AVX-512 with BF16: bf16 rows on bf16 weights through vdpbf16ps, which adds
- * the products of a pair of k at once; everything else as in kernels_avx512.c. */
+/* kernels_avx512bf16.c - AVX-512 with BF16 and VNNI: bf16 rows on bf16 weights through vdpbf16ps, which adds
+ * the products of a pair of k at once; whole-number weights by rows in int8 through vpdpbusd; everything else as in
+ * kernels_avx512.c. */
 #include "strips.h"
+#include "tile_vnni.h"
 
 static inline __m512bh load_bf16_pairs(const void *w, int64_t i)
 {
@@ -25,6 +27,7 @@ STRIP(pairs, uint16_t, for (int32_t i = 0; i < k; i += 2) {
 })
 
 #define CPU_BF16_PAIRS
+#define CPU_INTS
 #include "../kernels_body.h"
 
 CPU_KERNELS(cpu_kernels_avx512bf16);
