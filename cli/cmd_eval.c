@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "args.h"
+#include "eval_loss.h"
 #include "problems.h"
 #include "text_model.h"
 
@@ -16,7 +17,7 @@ typedef struct attempt {
 
 typedef struct eval_job {
     cli_common common;
-    const char *dir, *data;
+    const char *dir, *data, *loss;
     int32_t limit, shots, batch, max_tokens;
     text_model model;
     problems problems;
@@ -26,6 +27,7 @@ typedef struct eval_job {
     int32_t longest; /* prompt */
     size_t done;
     uint64_t tokens;
+    int stats;
     int progress; /* stderr is a terminal */
     double started, shown;
 } eval_job;
@@ -135,6 +137,7 @@ static int eval(eval_job *j)
     printf("prompt tokens: %llu, new tokens: %llu, in %.2f s: %.1f tokens/s\n", (unsigned long long)stats.prompt_tokens,
            (unsigned long long)stats.new_tokens, spent,
            spent > 0 ? (double)(stats.prompt_tokens + stats.new_tokens) / spent : 0);
+    if (j->stats) text_model_print_memory(&j->model);
     text_model_print_allocations(allocations);
     printf("exact match %zu/%zu\n", count_right(j), j->n);
     return CLI_OK;
@@ -159,6 +162,12 @@ int cmd_eval(int argc, char **argv)
          .kind = ARGS_TEXT,
          .out = &j.data,
          .help = "problems, one {\"question\", \"answer\"} a line"},
+        {.name = "--loss",
+         .metavar = "FILE:TENSOR",
+         .kind = ARGS_TEXT,
+         .out = &j.loss,
+         .help = "also, or instead: the mean loss on these token ids"},
+        {.name = "--stats", .kind = ARGS_FLAG, .out = &j.stats, .help = "also where every byte is"},
         {.name = "--limit",
          .metavar = "N",
          .kind = ARGS_INT,
@@ -188,10 +197,10 @@ int cmd_eval(int argc, char **argv)
          .high = INT32_MAX,
          .help = "at most so many new tokens an answer (default: 160)"},
         ARGS_DTYPE(j.common, "of the activations and the KV cache (default: f32)"),
-        ARGS_COMMON(j.common),
+        ARGS_COMMON(j.common), ARGS_PIN(j.common),
     };
     const args_spec spec = {
-        .synopsis = "DIR --data FILE.jsonl [options]",
+        .synopsis = "DIR --data FILE.jsonl | --loss FILE:TENSOR [options]",
         .about =
             "Asks the model in DIR every question as \"Question: Q\\nAnswer:\", takes the likeliest tokens up to\n"
             "end-of-text, --max-tokens or a \"Question:\" of the model's own, and counts the answers whose number\n"
@@ -199,7 +208,10 @@ int cmd_eval(int argc, char **argv)
             "\"exact match N/M\".\n"
             "\n"
             "--shots N puts the N problems that follow in the file (after the last comes the first) in front\n"
-            "of each question, as \"Question: Q\\nAnswer: A\\n\\n\"; every problem is still asked.",
+            "of each question, as \"Question: Q\\nAnswer: A\\n\\n\"; every problem is still asked.\n"
+            "\n"
+            "--loss prints the mean of -log(probability) of the tokens in a tensor of a safetensors file, each given\n"
+            "those before it: what quantisation costs, in finer steps than answers show.",
         .positionals = positionals,
         .values = &j.dir,
         .n_positionals = 1,
@@ -208,8 +220,9 @@ int cmd_eval(int argc, char **argv)
     };
     int status = args_parse(&spec, argc, argv);
     if (status != ARGS_GO) return status;
-    if (!j.data) return cli_usage("--data is missing; usage: moewe eval %s", spec.synopsis);
-    status = eval(&j);
+    if (!j.data && !j.loss) return cli_usage("--data is missing; usage: moewe eval %s", spec.synopsis);
+    status = j.loss ? eval_loss(j.dir, &j.common, j.loss, j.stats) : CLI_OK;
+    if (!status && j.data) status = eval(&j);
     job_free(&j);
     return status;
 }

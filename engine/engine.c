@@ -61,6 +61,7 @@ static int device_open(engine *g, fmt_error *e)
     MOEWE_INIT(d);
     d.kind = MOEWE_DEVICE_CPU;
     d.n_threads = g->opt.threads;
+    d.pin = g->opt.pin;
     d.backend = g->opt.backend;
     if (moewe_device_open(&d, &g->dev)) return fmt_fail(e, "%s", moewe_last_error());
     g->opt.backend = moewe_device_backend(g->dev);
@@ -68,21 +69,28 @@ static int device_open(engine *g, fmt_error *e)
     return 0;
 }
 
-/* The plan of a layer's block: layers differ in nothing but, perhaps, the dtype of their weights. */
-static int plan_find(engine *g, int32_t w_dtype, const moewe_plan **out, fmt_error *e)
+/* The plan of a layer's block: layers differ in nothing but, perhaps, the dtypes of their weights. */
+static int plan_find(engine *g, const model_block *b, const moewe_plan **out, fmt_error *e)
 {
     moewe_config m = g->config.moe;
-    if (w_dtype < 1 || w_dtype > MOEWE_DTYPE_BF16)
-        return fmt_fail(e, "%s: expert weights of dtype %s, expected f32, f16 or bf16", g->config.file,
-                        moewe_dtype_name(w_dtype));
+    for (int32_t i = 0; i < g->n_plans; i++)
+        if (g->plans[i].w_dtype == b->w_dtype && g->plans[i].down_dtype == b->down_dtype) {
+            *out = g->plans[i].plan;
+            return 0;
+        }
+    if (g->n_plans == ENGINE_PLANS)
+        return fmt_fail(e, "%s: its layers' experts have more than %d pairs of dtypes, which is all that the engine plans for",
+                        g->config.file, (int)ENGINE_PLANS);
+    engine_plan *p = &g->plans[g->n_plans];
     m.max_tokens = g->opt.max_batch;
     m.x_dtype = m.y_dtype = g->opt.dtype;
-    m.w_dtype = w_dtype;
+    p->w_dtype = m.w_dtype = b->w_dtype;
+    p->down_dtype = m.down_dtype = b->down_dtype;
     m.name = g->config.model_type;
     m.workspace_limit = g->opt.workspace_limit;
-    if (!g->plans[w_dtype] && moewe_plan_create(g->dev, &m, &g->plans[w_dtype]))
-        return fmt_fail(e, "%s: %s", g->config.file, moewe_last_error());
-    *out = g->plans[w_dtype];
+    if (moewe_plan_create(g->dev, &m, &p->plan)) return fmt_fail(e, "%s: %s", g->config.file, moewe_last_error());
+    g->n_plans++;
+    *out = p->plan;
     return 0;
 }
 
@@ -98,7 +106,7 @@ static int layers_plan(engine *g, fmt_error *e)
         if (!g->config.layer_is_moe[i]) continue;
         if (model_block_open(&g->config, g->store, i, &l->block, e)) return -1;
         l->block_open = 1;
-        if (plan_find(g, l->block.w_dtype, &l->plan, e)) return -1;
+        if (plan_find(g, &l->block, &l->plan, e)) return -1;
         if (moewe_workspace_reserve(g->workspace, l->plan) || moewe_plan_need(l->plan, &need))
             return fmt_fail(e, "MoE block of layer %d: %s", (int)i, moewe_last_error());
         g->memory.workspace_per_layer_sum += need.bytes;
@@ -256,9 +264,8 @@ static int memory_take(engine *g, fmt_error *e)
     if (engine_take_weights(g, &weights, e)) return -1;
     take_kv(g, &kv);
     take_activations(g, &act);
-    for (int i = 0; i <= MOEWE_DTYPE_BF16; i++)
-        if (g->plans[i] && moewe_workspace_need(g->workspace, &ws))
-            return fmt_fail(e, "%s: %s", g->config.file, moewe_last_error());
+    if (g->n_plans && moewe_workspace_need(g->workspace, &ws))
+        return fmt_fail(e, "%s: %s", g->config.file, moewe_last_error());
     m->weights = weights.used;
     m->kv_cache = kv.used;
     m->workspace = ws.bytes;
@@ -316,7 +323,7 @@ void engine_close(engine *g)
     for (int32_t i = 0; g->layers && i < g->config.n_layers; i++)
         if (g->layers[i].block_open) model_block_close(&g->layers[i].block);
     free(g->layers);
-    for (int i = 0; i <= MOEWE_DTYPE_BF16; i++) moewe_plan_destroy(g->plans[i]);
+    for (int32_t i = 0; i < g->n_plans; i++) moewe_plan_destroy(g->plans[i].plan);
     if (g->dev) {
         moewe_span *spans[] = {&g->weights_mem, &g->kv_mem, &g->workspace_mem, &g->act_mem};
         for (size_t i = 0; i < sizeof spans / sizeof *spans; i++)

@@ -16,6 +16,7 @@ typedef struct engine engine;
 
 typedef struct engine_options {
     const char *backend;         /* NULL = best */
+    int32_t     pin;             /* 1: threads stay on CPUs of their own */
     int32_t     threads;         /* 0 = one per core */
     int32_t     dtype;           /* MOEWE_DTYPE_F32 (default) or BF16: activations and KV cache */
     int32_t     max_sequences;   /* 0 = 1 */

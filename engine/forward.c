@@ -45,13 +45,13 @@ typedef struct rows_task {
 
 ENGINE_INLINE void embed_row(const engine *g, int32_t id, void *h, int bf16)
 {
-    float part[64];
+    enum { PART = 256 }; /* whole blocks of every dtype */
+    float part[PART];
     int32_t dtype = st_dtype_moewe(g->embed->dtype), hidden = g->config.hidden;
-    uint64_t size = st_dtype_bytes(g->embed->dtype);
-    const char *src = (const char *)g->embed->data + (uint64_t)id * (uint64_t)hidden * size;
-    for (int32_t at = 0; at < hidden; at += 64) {
-        int32_t n = hidden - at < 64 ? hidden - at : 64;
-        engine_widen(src + (uint64_t)at * size, dtype, part, n);
+    const char *src = (const char *)g->embed->data + (uint64_t)id * moewe_dtype_row_bytes(dtype, hidden);
+    for (int32_t at = 0; at < hidden; at += PART, src += moewe_dtype_row_bytes(dtype, PART)) {
+        int32_t n = hidden - at < PART ? hidden - at : PART;
+        engine_widen(src, dtype, part, n);
         for (int32_t i = 0; i < n; i++) act_store(h, at + i, part[i], bf16);
     }
 }

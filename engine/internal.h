@@ -9,6 +9,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "../formats/clones.h"
 #include "engine.h"
 
 enum {
@@ -17,15 +18,7 @@ enum {
     ENGINE_ALIGN = 64
 };
 
-/* Hot loops are compiled for wider vectors too and chosen at load time.  Without contraction and reassociation both
- * compute the same bits.  Resolvers run before a sanitizer's runtime is up, so sanitized builds have one version. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define ENGINE_CLONES
-#elif defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
-#define ENGINE_CLONES __attribute__((target_clones("avx2", "default")))
-#else
-#define ENGINE_CLONES
-#endif
+#define ENGINE_CLONES FMT_CLONES
 #define ENGINE_INLINE static inline __attribute__((always_inline))
 
 /* ---- arenas ------------------------------------------------------------------- */
@@ -64,11 +57,19 @@ static inline void *arena_array(engine_arena *a, uint64_t count, uint64_t size)
 
 /* ---- the engine --------------------------------------------------------------- */
 
+/* Plans by dtypes of the weights: all else is the same in every layer. */
+typedef struct engine_plan {
+    int32_t w_dtype, down_dtype;
+    moewe_plan *plan;
+} engine_plan;
+enum { ENGINE_PLANS = 16 };
+
 typedef struct engine_layer {
     const float *attn_norm, *mlp_norm; /* [hidden], f32 */
     const float *q_norm, *k_norm;      /* [head_dim], or NULL */
     moewe_linear q, k, v, o;
     moewe_linear gate, up, down; /* of a dense layer */
+    float factors[7];            /* of the seven, what their scale.tensor points at */
     const moewe_plan *plan;      /* of a MoE layer, else NULL */
     moewe_weights moe;
     model_block block;
@@ -81,7 +82,8 @@ struct engine {
     engine_options opt;
     st_store *store;
     moewe_device *dev;
-    moewe_plan *plans[MOEWE_DTYPE_BF16 + 1]; /* by dtype of the weights: all else is the same in every layer */
+    engine_plan plans[ENGINE_PLANS];
+    int32_t n_plans;
     moewe_workspace *workspace;
     moewe_lane lane;
     int lane_out;
@@ -92,6 +94,7 @@ struct engine {
     const float *final_norm;
     const st_tensor *embed;
     moewe_linear lm_head;
+    float head_factor;
 
     int32_t threads;
     uint64_t act_bytes; /* of one activation: 4 or 2 */

@@ -1,4 +1,5 @@
 /* values.c - stored numbers to f32.  Owns the conversions that are not worth inlining; never rounds. */
+#include "../formats/gguf.h"
 #include "internal.h"
 
 float engine_f16_float(uint16_t h)
@@ -16,6 +17,7 @@ void engine_widen(const void *src, int32_t dtype, float *dst, int64_t n)
         memcpy(dst, src, (size_t)n * sizeof *dst);
         return;
     }
+    if (gguf_row_floats(dtype, src, n, dst) == 0) return;
     for (int64_t i = 0; i < n; i++) {
         uint16_t bits;
         memcpy(&bits, p + 2 * i, sizeof bits);

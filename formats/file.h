@@ -1,4 +1,4 @@
-/* file.h - input files of formats/: opening them without surprises and reading small JSON documents.
+/* file.h - files of formats/: opening them without surprises, reading small JSON documents, writing whole files.
  * Never knows what a document means. */
 #ifndef MOEWE_FORMATS_FILE_H
 #define MOEWE_FORMATS_FILE_H
@@ -19,6 +19,12 @@ json_t *fmt_json_load(const char *path, uint64_t limit, int *absent, fmt_error *
 
 /* The value as JSON, cut to fit, for messages. */
 void fmt_json_text(const json_t *value, char *buf, size_t cap);
+
+/* Writes path: put fills a file without a name, which is put in place when complete, so that nothing half-written
+ * stays, however the process ends. */
+typedef int (*fmt_write_fn)(void *ctx, int fd, const char *path, fmt_error *e);
+int fmt_write_file(const char *path, fmt_write_fn put, void *ctx, fmt_error *e);
+int fmt_write_all(int fd, const void *data, uint64_t bytes, const char *path, fmt_error *e);
 
 /* "DIR/NAME", allocated for the caller; NULL with e set when memory is out. */
 char *fmt_path_join(const char *dir, const char *name, fmt_error *e);

@@ -10,7 +10,8 @@
 #include <jansson.h>
 
 #include "file.h"
-#include "model.h"
+#include "gguf.h"
+#include "model_internal.h"
 
 #define MAX_CONFIG (UINT64_C(16) << 20)
 
@@ -98,17 +99,19 @@ static int read_positive(const reader *r, const char *name, double fallback, dou
 
 /* ---- subjects ------------------------------------------------------------------------------------------ */
 
-/* A checkpoint with other weights than the config's shapes suggest must not run as if it were plain. */
-static int check_plain_weights(const reader *r)
+/* How matrices are stored; what is not supported must not run as if it were plain.  dir NULL: no other file says it. */
+static int read_quantization(const reader *r, const char *dir, model_config *c)
 {
-    char text[64];
-    const json_t *q = field(r, "quantization_config");
-    if (!q) return 0;
-    const json_t *method = json_object_get(q, "quant_method");
-    fmt_json_text(method ? method : q, text, sizeof text);
-    return fmt_fail(r->e,
-                    "%.300s: quantization_config has quant_method %s, quantised checkpoints are not supported yet",
-                    r->file, text);
+    int absent = 0;
+    if (dir && !field(r, "quantization_config")) {
+        char *path = fmt_path_join(dir, "hf_quant_config.json", r->e);
+        if (!path) return -1;
+        c->quant_document = fmt_json_load(path, MAX_CONFIG, &absent, r->e);
+        free(path);
+        if (!c->quant_document && !absent) return -1;
+    }
+    if (weight_quant_read(r->root, family_text_config(c->family), c->quant_document, r->file, &c->quant, r->e)) return -1;
+    return model_quant_check(c, r->e);
 }
 
 static int read_sizes(const reader *r, model_config *c)
@@ -308,13 +311,13 @@ static int read_sizes_leniently(const reader *r, model_config *c)
     return 0;
 }
 
-static int read_config(const reader *whole, model_config *c)
+static int read_config(const reader *whole, const char *dir, model_config *c)
 {
     if (family_open(c->document, c->path, &c->family, whole->e)) return -1;
     const reader text = {whole->file, (json_t *)(uintptr_t)family_text_config(c->family), whole->e}, *r = &text;
     snprintf(c->model_type, sizeof c->model_type, "%s", family_model_type(c->family));
     c->engine = engine_of(c) != NULL;
-    if (check_plain_weights(whole)) return -1;
+    if (read_quantization(whole, dir, c)) return -1;
     if (!c->engine) return read_sizes_leniently(r, c) || read_layers(r, c) ? -1 : 0;
     if (read_sizes(r, c) || read_attention(r, c) || read_dtype(r, c) || read_layers(r, c)) return -1;
     const json_t *bos = field(r, "bos_token_id");
@@ -337,7 +340,7 @@ static int read_generation_config(const char *dir, model_config *c, fmt_error *e
     return failed;
 }
 
-/* Both the file and its directory, allocated. */
+/* The config.json and its directory, allocated. */
 static int find_config(const char *path, char **file, char **dir, fmt_error *e)
 {
     struct stat st;
@@ -361,14 +364,14 @@ int model_config_load(const char *path, model_config *out, fmt_error *e)
 
     memset(&c, 0, sizeof c);
     MOEWE_INIT(c.moe);
-    if (find_config(path, &file, &dir, e) == 0) {
-        const reader r = {file, fmt_json_load(file, MAX_CONFIG, NULL, e), e};
+    if (gguf_locate(path, &file, e) == 0 && (file || find_config(path, &file, &dir, e) == 0)) {
+        const reader r = {file, dir ? fmt_json_load(file, MAX_CONFIG, NULL, e) : gguf_config(file, e), e};
         snprintf(c.file, sizeof c.file, "%.*s", (int)sizeof c.file - 1, file);
         c.document = r.root;
         c.path = file;
         file = NULL;
-        if (r.root) failed = read_config(&r, &c);
-        if (!failed && c.engine) failed = read_generation_config(dir, &c, e);
+        if (r.root) failed = read_config(&r, dir, &c);
+        if (!failed && dir && c.engine) failed = read_generation_config(dir, &c, e);
     }
     free(file);
     free(dir);
@@ -384,11 +387,13 @@ void model_config_free(model_config *c)
 {
     if (!c) return;
     family_close(c->family);
+    weight_quant_free(&c->quant);
+    json_decref(c->quant_document);
     json_decref(c->document);
     free(c->path);
     free(c->layer_is_moe);
     c->family = NULL;
-    c->document = NULL;
+    c->document = c->quant_document = NULL;
     c->path = NULL;
     c->layer_is_moe = NULL;
 }

@@ -11,13 +11,16 @@
 #include "error.h"
 #include "family.h"
 #include "safetensors.h"
+#include "weight_format.h"
 
 enum { MODEL_MAX_EOS = 8 };
 
 typedef struct model_config {
     family  *family;
-    json_t  *document;      /* config.json; owned, as is the next */
+    json_t  *document;      /* config.json; owned, as are the next two */
+    json_t  *quant_document; /* hf_quant_config.json, or NULL */
     char    *path;          /* what the family calls the file */
+    weight_quant quant;     /* how matrices are stored */
     char     file[512];     /* the config.json, for messages */
     char     model_type[48];
     int32_t  n_layers, hidden, vocab;
@@ -40,8 +43,8 @@ typedef struct model_config {
     moewe_config moe;          /* of the MoE layers; dtypes, max_tokens and limit left at 0 */
 } model_config;
 
-/* path: a config.json or the directory that holds one (generation_config.json beside it adds
- * end-of-text ids).  Unknown model_type, missing fields, wrong types, values out of range, and
+/* path: a config.json, the directory that holds one (generation_config.json beside it adds
+ * end-of-text ids), or what gguf_locate finds a GGUF file in (gguf.h).  Unknown model_type, missing fields, wrong types, values out of range, and
  * fields that contradict each other are errors naming file, field, found and expected. */
 int  model_config_load(const char *path, model_config *out, fmt_error *e);
 void model_config_free(model_config *c);
@@ -56,13 +59,16 @@ void model_block_name(const model_config *c, int32_t layer, char *buf, size_t ca
 int model_block_find(const model_config *c, const char *name, int32_t *layer, fmt_error *e);
 
 /* One MoE block's tensors as moewe_weights views into the store; every shape is checked against the
- * config.  w.gate, up and down have one dtype.  The store must outlive the views. */
+ * config.  w.gate and up have one dtype.  The store must outlive the views. */
 typedef struct model_block {
     moewe_weights w;
     moewe_config  moe;     /* model_layer_moe of the layer */
-    int32_t       w_dtype; /* of gate, up and down */
-    void         *owned[12]; /* lists of experts; biases and tables in the type that the views want */
+    int32_t       w_dtype; /* of gate and up */
+    int32_t       down_dtype;
+    void         *owned[32]; /* lists of experts; biases, factors and tables in the type that the views want */
     int32_t       n_owned;
+    const st_tensor **experts; /* [n_expert_tensors]: all that gate, up and down are made of; owned */
+    size_t        n_expert_tensors;
     uint64_t      bytes;    /* of all its tensors on disk */
 } model_block;
 int  model_block_open(const model_config *c, const st_store *s, int32_t layer, model_block *out, fmt_error *e);
@@ -79,5 +85,18 @@ typedef enum model_part {
 /* The tensor, checked; NULL with *e untouched and *absent = 1 when the config says there is none. */
 const st_tensor *model_part_find(const model_config *c, const st_store *s, model_part part, int32_t layer,
                                  int *absent, fmt_error *e);
+
+/* A matrix of the decoder with what it is multiplied by. */
+typedef struct model_matrix {
+    const st_tensor *t;  /* its elements */
+    int32_t rows, cols;
+    moewe_matrix m;      /* the view, but for scale.tensor */
+    float   factor;      /* what scale.tensor is to point at, where has_factor */
+    int     has_factor;
+    void   *owned;       /* elements that no view of the store could show, or NULL: the caller frees it after packing */
+} model_matrix;
+/* As model_part_find, of a part that is a matrix. */
+int model_part_matrix(const model_config *c, const st_store *s, model_part part, int32_t layer, model_matrix *out,
+                      int *absent, fmt_error *e);
 
 #endif

@@ -2,7 +2,6 @@
  * expected shapes, the views of a MoE block.  Never copies a weight (biases and tables become f32 and int32), never
  * asks which family it has. */
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,8 +10,7 @@
 
 /* ---- names ------------------------------------------------------------------------------------------------ */
 
-/* {i} or {e} of the template becomes n. */
-static void fill(const char *template, int32_t n, char buf[MODEL_NAME_CAP])
+void model_name_fill(const char *template, int32_t n, char buf[MODEL_NAME_CAP])
 {
     const char *hole = strchr(template, '{');
     if (!hole || !hole[1] || hole[2] != '}')
@@ -35,7 +33,7 @@ static const char *layer_word(const model_config *c)
 void model_block_name(const model_config *c, int32_t layer, char *buf, size_t cap)
 {
     char name[MODEL_NAME_CAP];
-    fill(module_of(c), layer, name);
+    model_name_fill(module_of(c), layer, name);
     snprintf(buf, cap, "%s", name);
 }
 
@@ -120,8 +118,9 @@ static const st_tensor *need_weight(const st_store *s, const char *name, int32_t
     return t;
 }
 
-const st_tensor *model_part_find(const model_config *c, const st_store *s, model_part part, int32_t layer, int *absent,
-                                 fmt_error *e)
+/* The tensor of a part, unchecked where it is quantised, and its extents. */
+static const st_tensor *find_part(const model_config *c, const st_store *s, model_part part, int32_t layer, int64_t shape[2],
+                                  int *absent, fmt_error *e)
 {
     const int64_t q = (int64_t)c->n_heads * c->head_dim, kv = (int64_t)c->n_kv_heads * c->head_dim;
     const int64_t vocab = c->vocab, hidden = c->hidden, dense = c->dense_inter, head = c->head_dim;
@@ -151,7 +150,7 @@ const st_tensor *model_part_find(const model_config *c, const st_store *s, model
         [MODEL_O_BIAS] = {"model.layers.{i}.self_attn.o_proj.bias", 1, c->attention_bias, 1, {hidden}},
     };
     enum { IN_DENSE_LAYERS = 2 };
-    char name[MODEL_NAME_CAP];
+    char name[MODEL_NAME_CAP], packed[MODEL_NAME_CAP + 8];
 
     if (absent) *absent = 0;
     if ((unsigned)part >= MODEL_PART_COUNT || (parts[part].in_layer && (layer < 0 || layer >= c->n_layers))) {
@@ -164,39 +163,80 @@ const st_tensor *model_part_find(const model_config *c, const st_store *s, model
         if (absent) *absent = 1;
         return NULL;
     }
-    fill(parts[part].name, layer, name);
-    return need_weight(s, name, parts[part].rank, parts[part].shape, e);
+    model_name_fill(parts[part].name, layer, name);
+    snprintf(packed, sizeof packed, "%s_packed", name);
+    memcpy(shape, parts[part].shape, sizeof parts[part].shape);
+    const st_tensor *t = st_find(s, name);
+    if (!t) t = st_find(s, packed);
+    return t && parts[part].rank == 2 && !st_dtype_moewe(t->dtype)
+               ? t
+               : need_weight(s, name, parts[part].rank, parts[part].shape, e);
+}
+
+const st_tensor *model_part_find(const model_config *c, const st_store *s, model_part part, int32_t layer, int *absent,
+                                 fmt_error *e)
+{
+    int64_t shape[2] = {0, 0};
+    const st_tensor *t = find_part(c, s, part, layer, shape, absent, e);
+    return t && !st_dtype_moewe(t->dtype) ? need_weight(s, t->name, -1, NULL, e) : t;
+}
+
+int model_part_matrix(const model_config *c, const st_store *s, model_part part, int32_t layer, model_matrix *out,
+                      int *absent, fmt_error *e)
+{
+    int64_t shape[2] = {0, 0};
+    stored m;
+    memset(out, 0, sizeof *out);
+    const st_tensor *t = find_part(c, s, part, layer, shape, absent, e);
+    if (!t || stored_open(c, s, t, (stored_shape){0, shape[0], shape[1]}, 0, &m, e) || stored_view(&m, 0, 1, &out->m, e))
+        return -1;
+    out->t = t;
+    out->rows = (int32_t)shape[0];
+    out->cols = (int32_t)shape[1];
+    out->has_factor = m.factor != NULL;
+    out->factor = stored_factor(&m, 0);
+    if (!m.offset) return 0;
+    out->owned = malloc((size_t)m.row_bytes * (size_t)shape[0] + 1);
+    if (!out->owned) return fmt_fail(e, "%.300s: no memory for a copy of tensor '%.120s'", t->file, t->name);
+    stored_convert(&m, out->owned);
+    out->m.data = out->owned;
+    return 0;
 }
 
 /* ---- a MoE block ------------------------------------------------------------------------------------------ */
 
-const st_tensor *block_find(const block_reader *r, const char *name, int32_t expert)
+/* With tail behind the name. */
+static const st_tensor *find_spelling(const block_reader *r, const char *name, const char *tail, int32_t expert)
 {
     const json_t *prefixes = json_object_get(family_descriptor(r->c->family), "prefixes"),
                  *disks = json_object_get(r->block, "disk");
     char filled[MODEL_NAME_CAP], whole[2 * MODEL_NAME_CAP];
     int outside = strncmp(name, "../", 3) == 0;
-    fill(outside ? name + 3 : name, expert, filled);
+    model_name_fill(outside ? name + 3 : name, expert, filled);
     for (size_t p = 0; p < json_array_size(prefixes); p++)
         for (size_t d = 0; d < json_array_size(disks); d++) {
-            snprintf(whole, sizeof whole, "%s%s.%d.%s%s", json_string_value(json_array_get(prefixes, p)),
+            snprintf(whole, sizeof whole, "%s%s.%d.%s%s%s", json_string_value(json_array_get(prefixes, p)),
                      layer_word(r->c), (int)r->layer, outside ? "" : json_string_value(json_array_get(disks, d)),
-                     filled);
+                     filled, tail);
             const st_tensor *t = st_find(r->s, whole);
             if (t) return t;
         }
     return NULL;
 }
 
-const st_tensor *block_check(const block_reader *r, const st_tensor *t, int32_t rank, const int64_t *shape)
+const st_tensor *block_find(const block_reader *r, const char *name, int32_t expert)
 {
-    return need_weight(r->s, t->name, rank, shape, r->e);
+    static const char *const tails[] = {"", "_packed", "_blocks"};
+    const st_tensor *t = NULL;
+    for (size_t i = 0; !t && i < (r->c->quant.quantized ? sizeof tails / sizeof *tails : 1); i++)
+        t = find_spelling(r, name, tails[i], expert);
+    return t;
 }
 
 static const st_tensor *take(const block_reader *r, const st_tensor *t)
 {
     block_used *u = r->used;
-    if (!t || !u) return t;
+    if (!t) return t;
     if (u->n == u->room) {
         size_t room = u->room ? 2 * u->room : 64;
         const st_tensor **more = realloc(u->list, room * sizeof *more);
@@ -211,15 +251,16 @@ static const st_tensor *take(const block_reader *r, const st_tensor *t)
     return t;
 }
 
-const st_tensor *block_need(const block_reader *r, const json_t *names, int32_t expert, int32_t rank,
-                            const int64_t *shape)
+/* The first spelling that is there; none: the sentence, as of a tensor of that shape. */
+static const st_tensor *find_listed(const block_reader *r, const json_t *names, int32_t expert, int32_t rank,
+                                    const int64_t *shape)
 {
     size_t n = json_is_array(names) ? json_array_size(names) : 1;
     const char *first = json_string_value(json_is_array(names) ? json_array_get(names, 0) : names);
     for (size_t i = 0; i < n; i++) {
         const st_tensor *t =
             block_find(r, json_string_value(json_is_array(names) ? json_array_get(names, i) : names), expert);
-        if (t) return take(r, block_check(r, t, rank, shape));
+        if (t) return t;
     }
     /* As the file that is here would name it: under the prefix that its router or embedding has, else the first. */
     const json_t *prefixes = json_object_get(family_descriptor(r->c->family), "prefixes"),
@@ -229,7 +270,7 @@ const st_tensor *block_need(const block_reader *r, const json_t *names, int32_t 
     for (size_t i = 0; !router && i < json_array_size(routers); i++)
         router = block_find(r, json_string_value(json_array_get(routers, i)), 0);
     char filled[MODEL_NAME_CAP], whole[2 * MODEL_NAME_CAP];
-    fill(strncmp(first, "../", 3) == 0 ? first + 3 : first, expert, filled);
+    model_name_fill(strncmp(first, "../", 3) == 0 ? first + 3 : first, expert, filled);
     snprintf(whole, sizeof whole, "%s%s.%d.%s%s", json_string_value(json_array_get(prefixes, 0)), layer_word(r->c),
              (int)r->layer, strncmp(first, "../", 3) == 0 ? "" : json_string_value(json_array_get(disks, 0)), filled);
     if (router) {
@@ -238,6 +279,27 @@ const st_tensor *block_need(const block_reader *r, const json_t *names, int32_t 
     }
     need_weight(r->s, whole, rank, shape, r->e);
     return NULL;
+}
+
+const st_tensor *block_need(const block_reader *r, const json_t *names, int32_t expert, int32_t rank,
+                            const int64_t *shape)
+{
+    const st_tensor *t = find_listed(r, names, expert, rank, shape);
+    if (t) t = need_weight(r->s, t->name, rank, shape, r->e);
+    if (!t || model_is_plain(t)) return take(r, t);
+    fmt_fail(r->e, "%.300s: tensor '%.120s' has dtype %s, F32, BF16 or F16 is expected", t->file, t->name, st_dtype_name(t->dtype));
+    return NULL;
+}
+
+int block_stored(const block_reader *r, const json_t *names, int32_t expert, stored_shape shape, int of_expert, stored *out)
+{
+    const int64_t extents[] = {shape.n, shape.rows, shape.cols};
+    const st_tensor *t = find_listed(r, names, expert, shape.n ? 3 : 2, shape.n ? extents : extents + 1);
+    if (!t || stored_open(r->c, r->s, t, shape, of_expert, out, r->e) || !take(r, t)) return -1;
+    for (int32_t i = 0; i < out->n_beside; i++)
+        if (!take(r, out->beside[i])) return -1;
+    r->out->bytes += out->bytes;
+    return 0;
 }
 
 void *block_own(const block_reader *r, uint64_t count, uint64_t size)
@@ -256,25 +318,7 @@ void *block_own(const block_reader *r, uint64_t count, uint64_t size)
 float *block_floats(const block_reader *r, const st_tensor *t, int64_t n)
 {
     float *out = block_own(r, (uint64_t)n, sizeof *out);
-    const unsigned char *from = t->data;
-    for (int64_t i = 0; out && i < n; i++) {
-        uint32_t bits;
-        uint16_t half;
-        if (t->dtype == ST_F32) {
-            memcpy(&out[i], from + 4 * i, 4);
-            continue;
-        }
-        memcpy(&half, from + 2 * i, 2);
-        if (t->dtype == ST_BF16) {
-            bits = (uint32_t)half << 16;
-            memcpy(&out[i], &bits, 4);
-        } else {
-            int exponent = half >> 10 & 31;
-            double v = exponent == 31 ? ((half & 1023) ? NAN : INFINITY)
-                                      : ldexp((half & 1023) + (exponent ? 1024 : 0), (exponent ? exponent : 1) - 25);
-            out[i] = (float)(half & 0x8000 ? -v : v);
-        }
-    }
+    for (int64_t i = 0; out && i < n; i++) out[i] = model_float_at(t, i);
     return out;
 }
 
@@ -301,14 +345,28 @@ static const float *vector(const block_reader *r, const json_t *names, int64_t n
     return block_floats(r, t, n);
 }
 
+/* What is multiplied with all of each of n matrices, owned by the block. */
+static const float *factors(const block_reader *r, const stored *m, int64_t n)
+{
+    float *out = block_own(r, (uint64_t)n, sizeof *out);
+    for (int64_t i = 0; out && i < n; i++) out[i] = stored_factor(m, i);
+    return out;
+}
+
+/* A matrix that is not an expert's, whole. */
+static int stored_matrix(const block_reader *r, const stored *m, int64_t first, moewe_matrix *out)
+{
+    if (m->offset)
+        return fmt_fail(r->e, "%.300s: tensor '%.120s' is int8 in words of 32 bits, which is supported for experts only",
+                        m->t->file, m->t->name);
+    if (stored_view(m, first, 1, out, r->e)) return -1;
+    return m->factor && !(out->scale.tensor = factors(r, m, 1)) ? -1 : 0;
+}
+
 static int matrix(const block_reader *r, const json_t *names, int64_t rows, int64_t cols, moewe_matrix *out)
 {
-    const st_tensor *t = block_need(r, names, 0, 2, (const int64_t[]){rows, cols});
-    if (!t) return -1;
-    r->out->bytes += t->bytes;
-    out->data = t->data;
-    out->dtype = st_dtype_moewe(t->dtype);
-    return 0;
+    stored m;
+    return block_stored(r, names, 0, (stored_shape){0, rows, cols}, 0, &m) || stored_matrix(r, &m, 0, out) ? -1 : 0;
 }
 
 /* The bias, where the checkpoint has one. */
@@ -401,11 +459,11 @@ static int open_shared(const block_reader *r)
     }
     if (!form) form = json_array_get(forms, 0);
     if (word(form, "gate_up")) {
-        if (matrix(r, json_object_get(form, "gate_up"), 2 * (int64_t)m->shared_inter, m->hidden, &w->shared_gate))
+        stored both;
+        if (block_stored(r, json_object_get(form, "gate_up"), 0, (stored_shape){0, 2 * (int64_t)m->shared_inter, m->hidden}, 0,
+                         &both) ||
+            stored_matrix(r, &both, 0, &w->shared_gate) || stored_matrix(r, &both, m->shared_inter, &w->shared_up))
             return -1;
-        w->shared_up = w->shared_gate;
-        w->shared_up.data = (const char *)w->shared_gate.data +
-                            (int64_t)m->shared_inter * m->hidden * (int64_t)moewe_dtype_bytes(w->shared_gate.dtype);
     } else {
         if (word(form, "gate") && matrix(r, json_object_get(form, "gate"), m->shared_inter, m->hidden, &w->shared_gate))
             return -1;
@@ -422,19 +480,16 @@ static int open_parts(const block_reader *r)
     return open_router(r) || block_experts(r) || open_latent(r) || open_shared(r) ? -1 : 0;
 }
 
-static int open_unknown(block_reader *r)
+static int open_unknown(const block_reader *r)
 {
-    block_used used = {0};
-    r->used = &used;
-    int failed = unknown_decide(r) || open_parts(r) || unknown_check(r);
-    free(used.list);
-    return failed ? -1 : 0;
+    return unknown_decide(r) || open_parts(r) || unknown_check(r) ? -1 : 0;
 }
 
 int model_block_open(const model_config *c, const st_store *s, int32_t layer, model_block *out, fmt_error *e)
 {
     model_block b;
-    block_reader r = {c, s, layer, family_block(c->family), &b, e, NULL};
+    block_used used = {NULL, 0, 0};
+    const block_reader r = {c, s, layer, family_block(c->family), &b, e, &used};
     char number[16];
     int32_t found;
 
@@ -442,7 +497,9 @@ int model_block_open(const model_config *c, const st_store *s, int32_t layer, mo
     MOEWE_INIT(b.w);
     snprintf(number, sizeof number, "%d", (int)layer);
     if (model_block_find(c, number, &found, e) || model_layer_moe(c, layer, &b.moe, e)) return -1;
-    if (json_object_get(r.block, "unknown") ? open_unknown(&r) : open_parts(&r)) {
+    int failed = json_object_get(r.block, "unknown") ? open_unknown(&r) : open_parts(&r);
+    free(used.list);
+    if (failed) {
         model_block_close(&b);
         return -1;
     }

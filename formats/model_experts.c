@@ -21,48 +21,100 @@ static int32_t width_of(const moewe_config *m)
     return m->latent ? m->latent : m->hidden;
 }
 
-/* All matrices of gate, up and down share one dtype: the first tensor sets it. */
-static int same_dtype(const block_reader *r, const st_tensor *t)
+/* gate and up have one dtype, down may have another; all matrices of a list are stored alike. */
+static int same_dtype(const block_reader *r, const stored *m, int down, const stored *first)
 {
-    int32_t dtype = st_dtype_moewe(t->dtype);
-    r->out->bytes += t->bytes;
-    if (!r->out->w_dtype) r->out->w_dtype = dtype;
-    if (r->out->w_dtype == dtype) return 0;
+    int32_t *dtype = down ? &r->out->down_dtype : &r->out->w_dtype;
+    if (!*dtype) *dtype = m->dtype;
+    if (*dtype == m->dtype && (!first || stored_alike(m, first))) return 0;
+    if (*dtype == m->dtype)
+        return fmt_fail(r->e, "%.300s: tensor '%.120s' has scales of another kind than '%.120s', equal ones are expected in all "
+                              "experts",
+                        m->t->file, m->t->name, first->t->name);
     return fmt_fail(r->e, "%.300s: tensor '%.120s' has dtype %s, %s is expected as in the block's other experts",
-                    t->file, t->name, st_dtype_name(t->dtype), moewe_dtype_name(r->out->w_dtype));
+                    m->t->file, m->t->name, st_dtype_name(m->t->dtype), moewe_dtype_name(*dtype));
 }
 
-/* One tensor of all experts. */
-static const st_tensor *need_expert_tensor(const block_reader *r, const json_t *name, int32_t rank,
-                                           const int64_t *shape)
+/* One tensor of all experts, n * shape.rows rows. */
+static int expert_tensor(const block_reader *r, const json_t *name, int64_t rows, int64_t cols, int down, stored *out)
 {
-    const st_tensor *t = block_need(r, name, 0, rank, shape);
-    return t && same_dtype(r, t) ? NULL : t;
+    int64_t n = r->out->moe.n_experts;
+    return block_stored(r, name, 0, (stored_shape){n, rows, cols}, 1, out) || same_dtype(r, out, down, NULL) ? -1 : 0;
+}
+
+/* Its rows from first on, every step-th, as a matrix of each expert. */
+static int expert_view(const block_reader *r, const stored *m, int64_t first, int64_t step, moewe_matrix *out)
+{
+    int64_t n = r->out->moe.n_experts;
+    if (m->offset)
+        return fmt_fail(r->e, "%.300s: tensor '%.120s' is int8 in words of 32 bits, which is supported where each expert has its "
+                              "own tensors",
+                        m->t->file, m->t->name);
+    if (stored_view(m, first, step, out, r->e)) return -1;
+    if (!m->factor) return 0;
+    float *factors = block_own(r, (uint64_t)n, sizeof *factors);
+    for (int64_t i = 0; factors && i < n; i++) factors[i] = stored_factor(m, i);
+    out->scale.tensor = factors;
+    return factors ? 0 : -1;
 }
 
 /* ---- a tensor for each expert ------------------------------------------------------------------------------------- */
 
+/* Tables of one kind of matrix, an entry an expert. */
+typedef struct expert_lists {
+    const void **elements, **scales;
+    float *factors;
+} expert_lists;
+
+/* Copies what bytes with an offset stand for. */
+static int convert(const block_reader *r, const stored *m, int32_t n, void **copies, const void **out, int32_t i)
+{
+    uint64_t each = (uint64_t)m->row_bytes * (uint64_t)m->shape.rows;
+    if (!*copies && !(*copies = block_own(r, (uint64_t)n, each))) return -1;
+    char *to = (char *)*copies + (uint64_t)i * each;
+    stored_convert(m, to);
+    *out = to;
+    return 0;
+}
+
+static int one_kind(const block_reader *r, const json_t *names, int64_t rows, int64_t cols, int down, moewe_matrix *to)
+{
+    int32_t n = r->out->moe.n_experts;
+    expert_lists l = {block_own(r, (uint64_t)n, sizeof *l.elements), NULL, NULL};
+    stored first, m;
+    void *copies = NULL;
+    if (!l.elements) return -1;
+    for (int32_t i = 0; i < n; i++) {
+        if (block_stored(r, names, i, (stored_shape){0, rows, cols}, 1, &m) || same_dtype(r, &m, down, i ? &first : NULL))
+            return -1;
+        if (!i) {
+            first = m;
+            if (stored_view(&m, 0, 1, to, r->e)) return -1;
+            if (m.scale.data && !(l.scales = block_own(r, (uint64_t)n, sizeof *l.scales))) return -1;
+            if (m.factor && !(l.factors = block_own(r, (uint64_t)n, sizeof *l.factors))) return -1;
+        }
+        l.elements[i] = m.t->data;
+        if (m.offset && convert(r, &m, n, &copies, &l.elements[i], i)) return -1;
+        if (l.scales) l.scales[i] = m.scale.data;
+        if (l.factors) l.factors[i] = stored_factor(&m, 0);
+    }
+    to->data = to->scale.data = NULL;
+    to->expert_stride = to->scale.expert_stride = 0;
+    to->experts = l.elements;
+    to->scale.experts = l.scales;
+    to->scale.tensor = l.factors;
+    return 0;
+}
+
 static int per_expert(const block_reader *r, const json_t *form)
 {
     const moewe_config *m = &r->out->moe;
-    const int64_t wide[2] = {m->inter, width_of(m)}, tall[2] = {width_of(m), m->inter};
-    const struct {
-        const char *key;
-        const int64_t *shape;
-        moewe_matrix *to;
-    } kinds[] = {{"gate", wide, &r->out->w.gate}, {"up", wide, &r->out->w.up}, {"down", tall, &r->out->w.down}};
-    const void **list = block_own(r, (uint64_t)m->n_experts * 3, sizeof *list);
-    if (!list) return -1;
-    for (int k = 0; k < 3; k++, list += m->n_experts) {
-        if (!get(form, kinds[k].key)) continue;
-        for (int32_t i = 0; i < m->n_experts; i++) {
-            const st_tensor *t = block_need(r, get(form, kinds[k].key), i, 2, kinds[k].shape);
-            if (!t || same_dtype(r, t)) return -1;
-            list[i] = t->data;
-        }
-        kinds[k].to->experts = list;
-    }
-    return 0;
+    moewe_weights *w = &r->out->w;
+    int64_t inter = m->inter, width = width_of(m);
+    if (get(form, "gate") && one_kind(r, get(form, "gate"), inter, width, 0, &w->gate)) return -1;
+    return one_kind(r, get(form, "up"), inter, width, 0, &w->up) || one_kind(r, get(form, "down"), width, inter, 1, &w->down)
+               ? -1
+               : 0;
 }
 
 /* ---- all experts in one tensor ---------------------------------------------------------------------------------------- */
@@ -77,36 +129,42 @@ static int is_transposed(const block_reader *r, const json_t *form, const st_ten
     return down->rank == 3 && down->shape[2] == cols;
 }
 
+/* The rows and columns of a plain tensor that stores them the other way round. */
+static int turned(const block_reader *r, const stored *m, int64_t first, int64_t step, moewe_matrix *out)
+{
+    int64_t each = moewe_dtype_bytes(m->dtype), rows = m->shape.cols, cols = m->shape.rows;
+    if (m->scale.data || m->factor || !each)
+        return fmt_fail(r->e, "%.300s: tensor '%.120s' is quantised and stored with rows and columns exchanged, which is not "
+                              "supported",
+                        m->t->file, m->t->name);
+    memset(out, 0, sizeof *out);
+    out->dtype = m->dtype;
+    out->data = (const char *)m->t->data + first * each;
+    out->row_stride = step * each;
+    out->col_stride = rows * each;
+    out->expert_stride = rows * cols * each;
+    return 0;
+}
+
 /* gate and up in one [experts][rows][cols], or [experts][cols][rows] when transposed. */
 static int fused(const block_reader *r, const json_t *form)
 {
     const moewe_config *m = &r->out->moe;
+    moewe_weights *w = &r->out->w;
     const char *order = word(form, "order");
     int alone = strcmp(order, "none") == 0, in_turns = strcmp(order, "interleaved") == 0;
-    int64_t n = m->n_experts, inter = m->inter, cols = width_of(m), rows = alone ? inter : 2 * inter;
-    const st_tensor *first = block_find(r, word(form, "gate_up"), 0);
-    int transposed = is_transposed(r, form, first, rows, cols);
-    const int64_t up_shape[] = {n, transposed ? cols : rows, transposed ? rows : cols};
-    const int64_t down_shape[] = {n, transposed ? inter : cols, transposed ? cols : inter};
-    const st_tensor *up = need_expert_tensor(r, get(form, "gate_up"), 3, up_shape);
-    const st_tensor *down = up ? need_expert_tensor(r, get(form, "down"), 3, down_shape) : NULL;
-    if (!down) return -1;
-
-    moewe_weights *w = &r->out->w;
-    int64_t each = (int64_t)st_dtype_bytes(up->dtype), row = transposed ? each : cols * each;
-    w->up.data = (const char *)up->data + (alone ? 0 : in_turns ? row : inter * row);
-    w->up.row_stride = in_turns ? 2 * row : row;
-    w->up.col_stride = transposed ? rows * each : each;
-    w->up.expert_stride = rows * cols * each;
-    if (!alone) {
-        w->gate = w->up;
-        w->gate.data = up->data;
-    }
-    w->down.data = down->data;
-    w->down.row_stride = transposed ? each : inter * each;
-    w->down.col_stride = transposed ? cols * each : each;
-    w->down.expert_stride = cols * inter * each;
-    return 0;
+    int64_t inter = m->inter, cols = width_of(m), rows = alone ? inter : 2 * inter;
+    int64_t up_first = alone ? 0 : in_turns ? 1 : inter, step = in_turns ? 2 : 1;
+    const st_tensor *found = block_find(r, word(form, "gate_up"), 0);
+    /* codes of gpt-oss are rows of the matrix, though its plain weights are not */
+    int transposed = st_dtype_moewe(found->dtype) && is_transposed(r, form, found, rows, cols);
+    int (*view)(const block_reader *, const stored *, int64_t, int64_t, moewe_matrix *) = transposed ? turned : expert_view;
+    stored both, down;
+    if (expert_tensor(r, get(form, "gate_up"), transposed ? cols : rows, transposed ? rows : cols, 0, &both) ||
+        expert_tensor(r, get(form, "down"), transposed ? inter : cols, transposed ? cols : inter, 1, &down) ||
+        view(r, &both, up_first, step, &w->up) || (!alone && view(r, &both, 0, step, &w->gate)))
+        return -1;
+    return view(r, &down, 0, 1, &w->down);
 }
 
 /* gate, up and down in a tensor each: [experts][inter][width] and the like, or flat [experts * inter][width]. */
@@ -114,23 +172,29 @@ static int separate(const block_reader *r, const json_t *form, int flat)
 {
     const moewe_config *m = &r->out->moe;
     int64_t n = m->n_experts, inter = m->inter, cols = width_of(m);
-    const int64_t flat_shape[] = {n * inter, cols}, wide[] = {n, inter, cols}, tall[] = {n, cols, inter};
     const struct {
         const char *key;
-        const int64_t *shape;
+        int64_t rows, cols;
         moewe_matrix *to;
-    } kinds[] = {{"gate", wide, &r->out->w.gate}, {"up", wide, &r->out->w.up}, {"down", tall, &r->out->w.down}};
+    } kinds[] = {{"gate", inter, cols, &r->out->w.gate}, {"up", inter, cols, &r->out->w.up}, {"down", cols, inter, &r->out->w.down}};
     for (int k = 0; k < 3; k++) {
-        const st_tensor *t =
-            need_expert_tensor(r, get(form, kinds[k].key), flat ? 2 : 3, flat ? flat_shape : kinds[k].shape);
-        if (!t) return -1;
-        kinds[k].to->data = t->data;
-        if (flat && k == 2) { /* stored as [inter][width], read the other way */
-            int64_t each = (int64_t)st_dtype_bytes(t->dtype);
-            kinds[k].to->row_stride = each;
-            kinds[k].to->col_stride = cols * each;
-            kinds[k].to->expert_stride = inter * cols * each;
+        stored t;
+        if (!flat) {
+            if (expert_tensor(r, get(form, kinds[k].key), kinds[k].rows, kinds[k].cols, k == 2, &t) ||
+                expert_view(r, &t, 0, 1, kinds[k].to))
+                return -1;
+            continue;
         }
+        if (block_stored(r, get(form, kinds[k].key), 0, (stored_shape){0, n * inter, cols}, 1, &t) ||
+            same_dtype(r, &t, k == 2, NULL))
+            return -1;
+        if (t.scale.data || t.factor)
+            return fmt_fail(r->e, "%.300s: tensor '%.120s' is quantised with all experts' rows in one matrix, which is not "
+                                  "supported",
+                            t.t->file, t.t->name);
+        t.shape = (stored_shape){n, inter, cols};
+        /* down is stored as [inter][width] and read the other way */
+        if (k == 2 ? turned(r, &t, 0, 1, kinds[k].to) : expert_view(r, &t, 0, 1, kinds[k].to)) return -1;
     }
     return 0;
 }
@@ -192,10 +256,22 @@ static const json_t *find_form(const block_reader *r, fmt_error *e)
     return found ? found : json_array_get(forms, 0);
 }
 
+/* The tensors that were taken since the block had so many. */
+static int keep_tensors(const block_reader *r, size_t before)
+{
+    model_block *b = r->out;
+    b->n_expert_tensors = r->used->n - before;
+    b->experts = block_own(r, b->n_expert_tensors, sizeof *b->experts);
+    if (!b->experts) return -1;
+    memcpy(b->experts, r->used->list + before, b->n_expert_tensors * sizeof *b->experts);
+    return 0;
+}
+
 int block_experts(const block_reader *r)
 {
     const json_t *form = find_form(r, r->e);
     const char *kind = word(form, "form");
+    size_t before = r->used->n;
     int failed;
     if (!form) return -1;
     if (strcmp(kind, "stacked") == 0)
@@ -205,8 +281,5 @@ int block_experts(const block_reader *r)
         failed = per_expert(r, form);
     else
         failed = separate(r, form, strcmp(kind, "flat") == 0);
-    if (failed || biases(r, form)) return -1;
-    moewe_weights *w = &r->out->w;
-    w->gate.dtype = w->up.dtype = w->down.dtype = r->out->w_dtype;
-    return 0;
+    return failed || keep_tensors(r, before) || biases(r, form) ? -1 : 0;
 }

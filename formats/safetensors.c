@@ -13,6 +13,7 @@
 #include <moewe.h>
 
 #include "file.h"
+#include "gguf.h"
 #include "safetensors.h"
 
 #define MAX_HEADER UINT64_C(100000000) /* as the reference implementation */
@@ -24,11 +25,12 @@ typedef struct st_file {
     char *path;
     char *names; /* of its tensors, one after another */
     void *map;
-    size_t bytes;
+    uint64_t bytes;
 } st_file;
 
 struct st_store {
     char *path;
+    gguf *gguf; /* in place of mappings of its own, or NULL */
     st_file *files;
     size_t n_files;
     st_tensor *tensors; /* ascending names once open */
@@ -39,7 +41,7 @@ static const struct dtype_row {
     char name[8];
     uint32_t bytes;
     int32_t moewe;
-} dtypes[ST_DTYPE_COUNT] = {
+} dtypes[ST_DTYPE_NONE] = {
     [ST_BOOL] = {"BOOL", 1, 0},
     [ST_U8] = {"U8", 1, 0},
     [ST_I8] = {"I8", 1, 0},
@@ -56,21 +58,25 @@ static const struct dtype_row {
     [ST_F64] = {"F64", 8, 0},
     [ST_I64] = {"I64", 8, 0},
     [ST_U64] = {"U64", 8, 0},
+    [ST_Q8_0] = {"Q8_0", 0, MOEWE_DTYPE_Q8_0},
+    [ST_Q4_0] = {"Q4_0", 0, MOEWE_DTYPE_Q4_0},
+    [ST_Q4_K] = {"Q4_K", 0, MOEWE_DTYPE_Q4_K},
+    [ST_Q6_K] = {"Q6_K", 0, MOEWE_DTYPE_Q6_K},
 };
 
 const char *st_dtype_name(st_dtype d)
 {
-    return (unsigned)d < ST_DTYPE_COUNT ? dtypes[d].name : "?";
+    return (unsigned)d < ST_DTYPE_NONE ? dtypes[d].name : "?";
 }
 
 uint32_t st_dtype_bytes(st_dtype d)
 {
-    return (unsigned)d < ST_DTYPE_COUNT ? dtypes[d].bytes : 0;
+    return (unsigned)d < ST_DTYPE_NONE ? dtypes[d].bytes : 0;
 }
 
 int32_t st_dtype_moewe(st_dtype d)
 {
-    return (unsigned)d < ST_DTYPE_COUNT ? dtypes[d].moewe : 0;
+    return (unsigned)d < ST_DTYPE_NONE ? dtypes[d].moewe : 0;
 }
 
 /* ---- one entry of a header ------------------------------------------------------------------------- */
@@ -314,7 +320,7 @@ static int add_file(st_store *s, char *path, int *absent, fmt_error *e)
     if (map == MAP_FAILED)
         return fmt_fail(e, "%.300s: %" PRIu64 " bytes cannot be mapped: %s", path, bytes, strerror(why));
     f->map = map;
-    f->bytes = (size_t)bytes;
+    f->bytes = bytes;
     return read_header(s, f, e);
 }
 
@@ -405,21 +411,44 @@ static int open_directory(st_store *s, const char *dir, fmt_error *e)
     return failed;
 }
 
+/* ---- a GGUF file --------------------------------------------------------------------------------------- */
+
+static int open_gguf(st_store *s, const char *path, fmt_error *e)
+{
+    st_file *f = calloc(1, sizeof *f);
+    if (!f) return fmt_fail(e, "%.300s: no memory to open it", path);
+    s->files = f;
+    s->n_files = 1;
+    f->path = strdup(path);
+    if (!f->path) return fmt_fail(e, "%.300s: no memory to open it", path);
+    if (gguf_open(path, &s->gguf, e)) return -1;
+    f->bytes = gguf_mapped_bytes(s->gguf);
+    return gguf_tensors(s->gguf, &s->tensors, &s->n_tensors, &f->names, e);
+}
+
 /* ---- the store ----------------------------------------------------------------------------------------- */
 
 int st_open(const char *path, st_store **out, fmt_error *e)
 {
     struct stat st;
     st_store *s = calloc(1, sizeof *s);
-    char *copy = strdup(path);
+    char *copy = strdup(path), *of_gguf = NULL;
+    int failed = -1;
     if (!s || !copy) {
         free(s);
         free(copy);
         return fmt_fail(e, "%.300s: no memory to open it", path);
     }
     s->path = copy;
-    int failed =
-        stat(path, &st) == 0 && S_ISDIR(st.st_mode) ? open_directory(s, path, e) : add_file(s, strdup(path), NULL, e);
+    if (gguf_locate(path, &of_gguf, e) == 0) {
+        if (of_gguf)
+            failed = open_gguf(s, of_gguf, e);
+        else if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
+            failed = open_directory(s, path, e);
+        else
+            failed = add_file(s, strdup(path), NULL, e);
+    }
+    free(of_gguf);
     if (failed) {
         st_close(s);
         return -1;
@@ -433,10 +462,11 @@ void st_close(st_store *s)
 {
     if (!s) return;
     for (size_t i = 0; i < s->n_files; i++) {
-        if (s->files[i].map) munmap(s->files[i].map, s->files[i].bytes);
+        if (s->files[i].map) munmap(s->files[i].map, (size_t)s->files[i].bytes);
         free(s->files[i].names);
         free(s->files[i].path);
     }
+    gguf_close(s->gguf);
     free(s->files);
     free(s->tensors);
     free(s->path);

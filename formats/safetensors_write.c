@@ -1,16 +1,13 @@
-/* safetensors_write.c - owns writing a safetensors file so that a reader sees the whole new file or none of it.
- * Never follows a link or replaces anything but a regular file, never leaves its temporary file behind. */
-#include <errno.h>
-#include <fcntl.h>
+/* safetensors_write.c - owns the bytes of a safetensors file that is written; how they get into place is
+ * file_write.c's. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <jansson.h>
 
+#include "file.h"
 #include "safetensors.h"
 
 static int by_name(const void *a, const void *b)
@@ -35,7 +32,7 @@ static int check_names(const char *path, const st_tensor *t, size_t n, fmt_error
     return failed;
 }
 
-static int check_tensor(const char *path, const st_tensor *t, fmt_error *e)
+static int check_tensor(const char *path, const st_tensor *t, int later, fmt_error *e)
 {
     char shape[96];
     uint64_t bytes = st_dtype_bytes(t->dtype);
@@ -45,7 +42,7 @@ static int check_tensor(const char *path, const st_tensor *t, fmt_error *e)
     if (bad)
         return fmt_fail(e, "%.300s: tensor '%.120s': its dtype %d, rank %d or shape cannot be written", path, t->name,
                         (int)t->dtype, t->rank);
-    if (bytes == t->bytes && (t->data || !bytes)) return 0;
+    if (bytes == t->bytes && (t->data || later || !bytes)) return 0;
     st_shape_text(t, shape, sizeof shape);
     return fmt_fail(e, "%.300s: tensor '%.120s' has %" PRIu64 " bytes of data, shape %s in %s takes %" PRIu64, path,
                     t->name, t->data ? t->bytes : 0, shape, st_dtype_name(t->dtype), bytes);
@@ -74,115 +71,57 @@ static json_t *build_header(const st_tensor *t, size_t n)
     return root;
 }
 
-static int write_all(int fd, const void *data, uint64_t bytes, const char *path, fmt_error *e)
+/* Tensors, and who has the data of those that have none yet. */
+typedef struct contents {
+    const char *text; /* the header */
+    const st_tensor *t;
+    size_t n;
+    st_fill_fn fill; /* or NULL */
+    void *ctx;
+} contents;
+
+static int write_data(int fd, const char *path, const contents *c, fmt_error *e)
 {
-    const char *p = data;
-    uint64_t left = bytes;
-    while (left) {
-        size_t piece = left > (UINT64_C(1) << 30) ? (size_t)1 << 30 : (size_t)left;
-        ssize_t n = write(fd, p, piece);
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0)
-            return fmt_fail(e, "%.300s: writing failed with %" PRIu64 " of %" PRIu64 " bytes to go: %s", path, left,
-                            bytes, n < 0 ? strerror(errno) : "nothing was written");
-        p += n;
-        left -= (uint64_t)n;
+    for (size_t i = 0; i < c->n; i++) {
+        const void *data = c->t[i].data;
+        if (!data && c->t[i].bytes && c->fill(c->ctx, i, &data, e)) return -1;
+        if (fmt_write_all(fd, data, c->t[i].bytes, path, e)) return -1;
     }
     return 0;
 }
 
-static int write_file(int fd, const char *path, const char *text, const st_tensor *t, size_t n, fmt_error *e)
+static int write_file(void *ctx, int fd, const char *path, fmt_error *e)
 {
+    const contents *c = ctx;
+    const char *text = c->text;
     static const char blanks[8] = "        ";
     size_t length = strlen(text), pad = (8 - length % 8) % 8; /* so that the data section is aligned */
     uint8_t prefix[8];
     for (int i = 0; i < 8; i++) prefix[i] = (uint8_t)((uint64_t)(length + pad) >> (8 * i));
-    if (write_all(fd, prefix, sizeof prefix, path, e) || write_all(fd, text, length, path, e) ||
-        write_all(fd, blanks, pad, path, e))
+    if (fmt_write_all(fd, prefix, sizeof prefix, path, e) || fmt_write_all(fd, text, length, path, e) ||
+        fmt_write_all(fd, blanks, pad, path, e))
         return -1;
-    for (size_t i = 0; i < n; i++)
-        if (write_all(fd, t[i].data, t[i].bytes, path, e)) return -1;
-    if (fsync(fd) != 0) return fmt_fail(e, "%.300s: its bytes did not reach the disk: %s", path, strerror(errno));
-    return 0;
-}
-
-/* Directory part of path, "." when it has none; allocated. */
-static char *directory_of(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    return !slash ? strdup(".") : slash == path ? strdup("/") : strndup(path, (size_t)(slash - path));
-}
-
-/* A file without a name in that directory: it is gone when the process ends, however it ends.  Where the
- * file system has none, a named one, in name. */
-static int open_temporary(const char *dir, const char *path, char *name, size_t cap, int *named, fmt_error *e)
-{
-    *named = 0;
-    int fd = open(dir, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
-    if (fd >= 0) return fd;
-    *named = errno == EOPNOTSUPP || errno == EISDIR || errno == EINVAL;
-    for (int attempt = 0; *named && attempt < 100; attempt++) {
-        snprintf(name, cap, "%s/.moewe-%ld-%d", dir, (long)getpid(), attempt);
-        fd = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-        if (fd >= 0 || errno != EEXIST) break;
-    }
-    return fd >= 0 ? fd : fmt_fail(e, "%.300s: cannot be written: %s", path, strerror(errno));
-}
-
-/* Gives the nameless file a name beside path, so that it can be renamed over it. */
-static int name_temporary(int fd, const char *dir, const char *path, char *name, size_t cap, fmt_error *e)
-{
-    char self[48];
-    snprintf(self, sizeof self, "/proc/self/fd/%d", fd);
-    for (int attempt = 0; attempt < 100; attempt++) {
-        snprintf(name, cap, "%s/.moewe-%ld-%d", dir, (long)getpid(), attempt);
-        if (!linkat(AT_FDCWD, self, AT_FDCWD, name, AT_SYMLINK_FOLLOW)) return 0;
-        if (errno != EEXIST) break;
-    }
-    name[0] = 0;
-    return fmt_fail(e, "%.300s: cannot be put in place: %s", path, strerror(errno));
-}
-
-static int write_and_rename(const char *path, const char *text, const st_tensor *t, size_t n, fmt_error *e)
-{
-    char *dir = directory_of(path);
-    size_t cap = dir ? strlen(dir) + 48 : 0;
-    char *name = dir ? calloc(cap, 1) : NULL;
-    int named = 0, failed;
-    if (!name) {
-        free(dir);
-        return fmt_fail(e, "%.300s: no memory to write it", path);
-    }
-    int fd = open_temporary(dir, path, name, cap, &named, e);
-    failed = fd < 0;
-    if (!failed) {
-        failed = write_file(fd, path, text, t, n, e);
-        if (!failed && !named) failed = name_temporary(fd, dir, path, name, cap, e);
-        if (close(fd) != 0 && !failed) failed = fmt_fail(e, "%.300s: closing it failed: %s", path, strerror(errno));
-        if (!failed && rename(name, path) != 0)
-            failed = fmt_fail(e, "%.300s: cannot be put in place: %s", path, strerror(errno));
-        if (failed && name[0]) unlink(name);
-    }
-    free(name);
-    free(dir);
-    return failed ? -1 : 0;
+    return write_data(fd, path, c, e);
 }
 
 int st_write(const char *path, const st_tensor *tensors, size_t n, fmt_error *e)
 {
-    struct stat st;
+    return st_write_filled(path, tensors, n, NULL, NULL, e);
+}
+
+int st_write_filled(const char *path, const st_tensor *tensors, size_t n, st_fill_fn fill, void *ctx, fmt_error *e)
+{
+    contents all = {NULL, tensors, n, fill, ctx};
     if (check_names(path, tensors, n, e)) return -1;
     for (size_t i = 0; i < n; i++)
-        if (check_tensor(path, &tensors[i], e)) return -1;
-    if (lstat(path, &st) == 0 && !S_ISREG(st.st_mode)) /* rename would replace a device or a link by a file */
-        return fmt_fail(e, "%.300s: exists and is not a regular file, which is all that is replaced", path);
-
+        if (check_tensor(path, &tensors[i], fill != NULL, e)) return -1;
     json_t *root = build_header(tensors, n);
     char *text = root ? json_dumps(root, JSON_COMPACT) : NULL;
     json_decref(root);
     if (!text)
         return fmt_fail(e, "%.300s: no header for its %zu tensors (a name that is not UTF-8, or no memory)", path, n);
-    int failed = write_and_rename(path, text, tensors, n, e);
+    all.text = text;
+    int failed = fmt_write_file(path, write_file, &all, e);
     free(text);
     return failed;
 }

@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 
 #include "file.h"
+#include "gguf.h"
 
 void tok_close(tok *t)
 {
@@ -34,12 +35,14 @@ int tok_open(const char *path, tok **out, fmt_error *e)
     *out = NULL;
     struct stat st;
     char *file = NULL;
-    if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) {
+    if (gguf_locate(path, &file, e) != 0) return -1;
+    int of_gguf = file != NULL;
+    if (!of_gguf && stat(path, &st) == 0 && S_ISDIR(st.st_mode)) {
         file = fmt_path_join(path, "tokenizer.json", e);
         if (!file) return -1;
     }
     const char *name = file ? file : path;
-    json_t *root = fmt_json_load(name, TOK_MAX_FILE, NULL, e);
+    json_t *root = of_gguf ? gguf_tokenizer(name, e) : fmt_json_load(name, TOK_MAX_FILE, NULL, e);
     int rc = root ? tok_load(name, root, out, e) : -1;
     json_decref(root);
     free(file);

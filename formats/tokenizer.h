@@ -11,7 +11,7 @@
 
 typedef struct tok tok;
 
-/* path: a tokenizer.json or the directory that holds one. */
+/* path: a tokenizer.json, the directory that holds one, or what gguf_locate finds a GGUF file in (gguf.h). */
 int  tok_open(const char *path, tok **out, fmt_error *e);
 void tok_close(tok *t); /* NULL is allowed */
 

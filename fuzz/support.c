@@ -28,7 +28,7 @@ static void remove_folder(void)
 {
     static const char *const names[] = {"model.safetensors", "model.safetensors.index.json", "a.safetensors",
                                         "b.safetensors",     "config.json",                  "generation_config.json",
-                                        "tokenizer.json"};
+                                        "tokenizer.json",    "m.gguf"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) fuzz_remove(names[i]);
     rmdir(folder);
 }

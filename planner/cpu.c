@@ -4,8 +4,6 @@
 
 enum { ALIGN = 64, KV_BLOCK = 32 }; /* of the engine's arenas and of its KV cache */
 
-static const char some_data; /* shapes are all that the size functions look at, but they want a pointer */
-
 static int take(uint64_t *used, uint64_t bytes)
 {
     uint64_t at;
@@ -20,24 +18,79 @@ static int too_large(const planner_model *m, fmt_error *e)
 
 /* ---- MoE layers --------------------------------------------------------------------------------------------- */
 
-static moewe_weights weights_of(const planner_model *m, const moewe_config *c)
+moewe_matrix planner_matrix_of(const weight_quant *q, const char *module, int of_expert, int64_t cols)
 {
-    const moewe_matrix matrix = {.data = &some_data, .dtype = c->w_dtype};
-    const json_t *shared = json_object_get(family_block(m->family), "shared");
+    static const weight_format bf16 = {.name = "bf16", .value_bits = 16};
+    const weight_format f = weight_quant_of(q, module, of_expert);
+    moewe_matrix out;
+    if (weight_format_view(&f, cols, &out) && weight_format_view(&q->plain, cols, &out)) (void)weight_format_view(&bf16, cols, &out);
+    out.data = module; /* the size functions look at shapes and dtypes, but they want a pointer */
+    return out;
+}
+
+/* A matrix of the block under the name at key of o, which may be a list of spellings. */
+static moewe_matrix named(const planner_model *m, const weight_quant *q, int32_t layer, const json_t *o, const char *key,
+                          int of_expert, int64_t cols)
+{
+    char module[PLANNER_MODULE_BYTES];
+    const json_t *name = json_object_get(o, key);
+    if (json_is_array(name)) name = json_array_get(name, 0);
+    planner_block_module(m, layer, json_is_string(name) ? json_string_value(name) : "", module);
+    moewe_matrix out = planner_matrix_of(q, module, of_expert, cols);
+    out.data = m;
+    return out;
+}
+
+/* Routers and embeddings stay plain whatever a config's targets are, but for a table that names every module. */
+static weight_quant tables_only(const weight_quant *q)
+{
+    weight_quant out = *q; /* a copy that shares the patterns */
+    if (!q->layers) out.quantized = 0;
+    return out;
+}
+
+void planner_expert_matrices(const planner_model *m, const weight_quant *q, int32_t layer, const moewe_config *c,
+                             moewe_matrix *up, moewe_matrix *down)
+{
+    const json_t *form = json_array_get(json_object_get(family_block(m->family), "experts"), 0);
+    *up = named(m, q, layer, form, json_object_get(form, "gate_up") ? "gate_up" : "up", 1, c->latent ? c->latent : c->hidden);
+    *down = named(m, q, layer, form, "down", 1, c->inter);
+}
+
+void planner_expert_dtypes(const planner_model *m, const weight_quant *q, int32_t layer, moewe_config *c)
+{
+    moewe_matrix up, down;
+    planner_expert_matrices(m, q, layer, c, &up, &down);
+    c->w_dtype = up.dtype;
+    c->down_dtype = down.dtype;
+}
+
+static moewe_weights weights_of(const planner_model *m, const weight_quant *q, int32_t layer, const moewe_config *c)
+{
+    const json_t *block = family_block(m->family), *shared = json_object_get(block, "shared");
+    const json_t *latent = json_object_get(block, "latent"), *form = json_array_get(json_object_get(shared, "forms"), 0);
+    const char *shared_up = json_object_get(form, "gate_up") ? "gate_up" : "up";
+    const weight_quant exact = tables_only(q);
     moewe_weights w;
     MOEWE_INIT(w);
-    w.up = w.down = w.router = matrix;
-    if (m->facts.gated) w.gate = matrix;
-    if (c->latent) w.latent_in = w.latent_out = matrix;
+    planner_expert_matrices(m, q, layer, c, &w.up, &w.down);
+    w.router = named(m, &exact, layer, block, "router", 0, c->hidden);
+    if (m->facts.gated) w.gate = w.up;
+    if (c->latent) {
+        w.latent_in = named(m, q, layer, latent, "down", 0, c->hidden);
+        w.latent_out = named(m, q, layer, latent, "up", 0, c->latent);
+    }
     if (!c->shared_inter) return w;
-    w.shared_up = w.shared_down = matrix;
-    if (m->facts.gated) w.shared_gate = matrix;
-    if (json_is_string(json_object_get(shared, "gate_scalar"))) w.shared_scale = matrix;
+    w.shared_up = named(m, q, layer, form, shared_up, 0, c->hidden);
+    w.shared_down = named(m, q, layer, form, "down", 0, c->shared_inter);
+    if (m->facts.gated) w.shared_gate = w.shared_up;
+    if (json_is_string(json_object_get(shared, "gate_scalar")))
+        w.shared_scale = named(m, &exact, layer, shared, "gate_scalar", 0, c->hidden);
     return w;
 }
 
-static int packed_layer(const planner_model *m, const planner_cpu_ask *ask, const moewe_device *dev, int32_t layer,
-                        planner_cpu *out, fmt_error *e)
+static int packed_layer(const planner_model *m, const weight_quant *q, const planner_cpu_ask *ask, const moewe_device *dev,
+                        int32_t layer, planner_cpu *out, fmt_error *e)
 {
     static const planner_shard whole = {.tp = 1, .ep = 1, .dp = 1, .expert_tp = 1, .gathered = 1};
     moewe_config c;
@@ -46,9 +99,9 @@ static int packed_layer(const planner_model *m, const planner_cpu_ask *ask, cons
     if (planner_moe_of(m, &whole, layer, &c, e)) return -1;
     c.max_tokens = ask->tokens;
     c.x_dtype = c.y_dtype = ask->dtype;
-    c.w_dtype = ask->w_dtype;
+    planner_expert_dtypes(m, q, layer, &c);
     c.workspace_limit = ask->workspace_limit;
-    moewe_weights w = weights_of(m, &c);
+    moewe_weights w = weights_of(m, q, layer, &c);
     int failed =
         moewe_plan_create(dev, &c, &plan) || moewe_plan_need(plan, &need) || moewe_weights_need(plan, &w, &packed);
     moewe_plan_destroy(plan);
@@ -62,6 +115,7 @@ static int packed_layer(const planner_model *m, const planner_cpu_ask *ask, cons
 
 typedef struct decoder {
     const planner_model *m;
+    const weight_quant *q;
     const planner_cpu_ask *ask;
     const moewe_device *dev;
     planner_cpu *out;
@@ -80,7 +134,8 @@ static int linear(const decoder *d, const planner_tensor *t, int32_t y_dtype)
     l.cols = (int32_t)t->cols;
     l.x_dtype = d->ask->dtype;
     l.y_dtype = y_dtype;
-    l.matrix = (moewe_matrix){.data = &some_data, .dtype = d->ask->w_dtype};
+    const weight_quant exact = tables_only(d->q);
+    l.matrix = planner_matrix_of(strstr(t->module, "embed") ? &exact : d->q, t->module, 0, t->cols <= INT64_MAX ? (int64_t)t->cols : 0);
     if (moewe_linear_need(d->dev, &l, &need))
         return fmt_fail(d->e, "%s: %s: %s", d->m->facts.file, t->module, moewe_last_error());
     return take(&d->out->weights, need.bytes) ? too_large(d->m, d->e) : 0;
@@ -108,6 +163,8 @@ static int has_place(const planner_tensor *t)
     return 0;
 }
 
+static const char embedding[] = "model.embed_tokens";
+
 static int take_tensor(void *ctx, const planner_tensor *t)
 {
     decoder *d = ctx;
@@ -115,7 +172,7 @@ static int take_tensor(void *ctx, const planner_tensor *t)
         if (t->part == PLANNER_EMBEDDINGS) {
             planner_tensor *kept = strstr(t->module, "embed") ? &d->embed : &d->head;
             *kept = *t;
-            kept->module = "output";
+            kept->module = strstr(t->module, "embed") ? embedding : "lm_head";
             return 0;
         }
         d->other |= t->rows != 1;
@@ -149,13 +206,14 @@ int planner_on_cpu(const planner_model *m, const planner_cpu_ask *ask, const moe
     static const planner_shard whole = {.tp = 1, .ep = 1, .dp = 1, .expert_tp = 1, .gathered = 1};
     planner_cpu_ask a = *ask;
     planner_cpu c;
+    weight_quant q = m->quant; /* a copy that shares the patterns */
     memset(&c, 0, sizeof c);
+    if (a.weights) weight_quant_force(&q, a.weights);
     if (!a.dtype) a.dtype = MOEWE_DTYPE_F32;
-    if (!a.w_dtype) a.w_dtype = MOEWE_DTYPE_BF16;
     for (int32_t i = 0; i < family_layers(m->family); i++)
-        if (family_is_moe(m->family, i) && packed_layer(m, &a, dev, i, &c, e)) return -1;
+        if (family_is_moe(m->family, i) && packed_layer(m, &q, &a, dev, i, &c, e)) return -1;
     if (json_is_object(json_object_get(family_descriptor(m->family), "engine"))) {
-        decoder d = {.m = m, .ask = &a, .dev = dev, .out = &c, .e = e};
+        decoder d = {.m = m, .q = &q, .ask = &a, .dev = dev, .out = &c, .e = e};
         if (planner_walk(m, &whole, take_tensor, &d, e)) return -1;
         c.engine = !d.other && d.embed.rows;
         if (c.engine && (linear(&d, d.head.rows ? &d.head : &d.embed, MOEWE_DTYPE_F32) || kv_bytes(m, &a, &c.kv, e)))

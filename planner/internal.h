@@ -14,7 +14,7 @@ struct planner_model {
     json_t *root;         /* the document */
     json_t *hf;           /* hf_quant_config.json, or NULL */
     family *family;
-    planner_quant quant;
+    weight_quant quant;
     planner_facts facts;
 };
 
@@ -50,6 +50,19 @@ int planner_cache_of(const planner_model *m, const planner_shard *s, int64_t con
 int planner_moe_of(const planner_model *m, const planner_shard *s, int32_t layer, moewe_config *out, fmt_error *e);
 
 int planner_is_gated(const planner_model *m);
+
+/* Module of a tensor of the layer's block, as the descriptor names it; {e} is expert 0. */
+enum { PLANNER_MODULE_BYTES = 256 };
+void planner_block_module(const planner_model *m, int32_t layer, const char *name, char buf[PLANNER_MODULE_BYTES]);
+
+/* A matrix of cols columns in the format that q gives the module, or plain where moewe has none such. */
+moewe_matrix planner_matrix_of(const weight_quant *q, const char *module, int of_expert, int64_t cols);
+
+/* Sets w_dtype and down_dtype, as planner_matrix_of has them. */
+void planner_expert_dtypes(const planner_model *m, const weight_quant *q, int32_t layer, moewe_config *c);
+/* The experts' matrices likewise: up (and gate), down. */
+void planner_expert_matrices(const planner_model *m, const weight_quant *q, int32_t layer, const moewe_config *c,
+                             moewe_matrix *up, moewe_matrix *down);
 
 /* Fills the defaults and checks that the counts of ranks go together. */
 int planner_shard_of(const planner_facts *f, const planner_ask *ask, planner_shard *out, fmt_error *e);

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 
 #include "../formats/file.h"
+#include "../formats/gguf.h"
 #include "known.h"
 
 enum { CONFIG_MOST = 16 << 20 };
@@ -83,7 +84,12 @@ static int open_file(planner_model *m, const char *path, int is_dir, fmt_error *
 static int open_path(planner_model *m, const char *path, fmt_error *e)
 {
     struct stat st;
-    if (stat(path, &st) == 0) return open_file(m, path, S_ISDIR(st.st_mode), e);
+    if (stat(path, &st) == 0) {
+        if (gguf_locate(path, &m->file, e)) return -1;
+        if (!m->file) return open_file(m, path, S_ISDIR(st.st_mode), e);
+        m->root = gguf_config(m->file, e);
+        return m->root ? 0 : -1;
+    }
     if (errno == ENOENT || errno == ENOTDIR || errno == ENAMETOOLONG) return open_known(m, path, e);
     return fmt_fail(e, "%.300s: cannot be examined: %s", path, strerror(errno));
 }
@@ -153,7 +159,7 @@ static int model_open(planner_model *m, const char *path, fmt_error *e)
     const json_t *config = json_object_get(m->root, "config");
     if (!json_is_object(config) || json_object_get(m->root, "model_type")) config = m->root;
     if (family_open(config, m->file, &m->family, e)) return -1;
-    if (planner_quant_read(config, family_text_config(m->family), m->hf, m->file, &m->quant, e)) return -1;
+    if (weight_quant_read(config, family_text_config(m->family), m->hf, m->file, &m->quant, e)) return -1;
     return facts_fill(m, e);
 }
 
@@ -172,7 +178,7 @@ int planner_open(const char *path, planner_model **out, fmt_error *e)
 void planner_close(planner_model *m)
 {
     if (!m) return;
-    planner_quant_free(&m->quant);
+    weight_quant_free(&m->quant);
     family_close(m->family);
     json_decref(m->hf);
     json_decref(m->root);

@@ -23,35 +23,37 @@ static int too_large(const planner_facts *f, const char *what, fmt_error *e)
 
 typedef struct weigher {
     planner_plan *p;
-    const planner_quant *q;
+    const weight_quant *q;
     const planner_facts *facts;
     fmt_error *e;
 } weigher;
 
-/* Vectors are never quantised; nor are routers and embeddings, whose error would be the model's. */
+/* Vectors are never quantised; nor are routers and embeddings, whose error would be the model's, but where a table says
+ * so of each module. */
 static int weigh(void *ctx, const planner_tensor *t)
 {
     weigher *w = ctx;
-    planner_format f = w->q->plain;
-    planner_bytes b;
-    planner_bytes *sum = &w->p->part[t->part];
-    if (t->matrix) f = planner_quant_of(w->q, t->module, t->of_expert);
+    weight_format f = w->q->plain;
+    weight_bytes b;
+    weight_bytes *sum = &w->p->part[t->part];
+    if (t->matrix || (w->q->layers && t->rows > 1)) f = weight_quant_of(w->q, t->module, t->of_expert);
     if (t->stored) f.value_bits = t->stored * 8;
     if (t->matrix && t->inner_parts > 1) {
         fmt_error why;
         int64_t each;
-        if (planner_split(t->inner_name, t->inner, t->inner_parts, planner_format_tile(&f), &each, &why))
+        if (planner_split(t->inner_name, t->inner, t->inner_parts, weight_format_tile(&f), &each, &why))
             return fmt_fail(w->e, "%s: %s (%s)", w->facts->file, why.text, f.name);
     }
-    if (planner_format_bytes(&f, t->count, t->rows, t->cols, &b) || planner_add(&sum->values, b.values) ||
+    if (weight_format_bytes(&f, t->count, t->rows, t->cols, &b) || planner_add(&sum->values, b.values) ||
         planner_add(&sum->scales, b.scales) || planner_add(&w->p->weights, b.values) ||
         planner_add(&w->p->weights, b.scales) || planner_add(&w->p->scales, b.scales))
         return too_large(w->facts, "weights", w->e);
     if (t->matrix && t->of_expert) w->p->expert_format = f;
+    if (t->matrix && !t->of_expert && w->q->layers) w->p->linear_format = f;
     return 0;
 }
 
-static int weights(const planner_model *m, const planner_quant *q, planner_plan *p, fmt_error *e)
+static int weights(const planner_model *m, const weight_quant *q, planner_plan *p, fmt_error *e)
 {
     weigher w = {p, q, &m->facts, e};
     p->expert_format = q->experts;
@@ -95,7 +97,7 @@ static int need_of(const moewe_device *dev, const moewe_config *c, uint64_t *byt
 }
 
 /* Of the layer that takes most; layers may differ in their number of experts and their widths. */
-static int largest_layer(const planner_model *m, const moewe_device *dev, planner_plan *p, fmt_error *e)
+static int largest_layer(const planner_model *m, const weight_quant *q, const moewe_device *dev, planner_plan *p, fmt_error *e)
 {
     moewe_config last;
     memset(&last, 0, sizeof last);
@@ -106,7 +108,7 @@ static int largest_layer(const planner_model *m, const moewe_device *dev, planne
         if (planner_moe_of(m, &p->shard, i, &c, e)) return -1;
         c.max_tokens = p->call_tokens;
         c.x_dtype = c.y_dtype = p->ask.dtype;
-        c.w_dtype = MOEWE_DTYPE_BF16;
+        planner_expert_dtypes(m, q, i, &c);
         if (memcmp(&c, &last, sizeof c) == 0) continue;
         last = c;
         if (need_of(dev, &c, &bytes)) return fmt_fail(e, "%s: layer %d: %s", m->facts.file, (int)i, moewe_last_error());
@@ -117,7 +119,7 @@ static int largest_layer(const planner_model *m, const moewe_device *dev, planne
     return 0;
 }
 
-static int workspace(const planner_model *m, const moewe_device *dev, planner_plan *p, fmt_error *e)
+static int workspace(const planner_model *m, const weight_quant *q, const moewe_device *dev, planner_plan *p, fmt_error *e)
 {
     const planner_facts *f = &m->facts;
     moewe_need least;
@@ -127,7 +129,7 @@ static int workspace(const planner_model *m, const moewe_device *dev, planner_pl
         return fmt_fail(e, "%s: %d tokens of each of %d ranks are %lld in one call, at most %d can be planned", f->file,
                         (int)p->ask.tokens, (int)p->shard.gathered, (long long)tokens, INT32_MAX);
     p->call_tokens = (int32_t)tokens;
-    if (largest_layer(m, dev, p, e)) return -1;
+    if (largest_layer(m, q, dev, p, e)) return -1;
     if (moewe_plan_floor(dev, &p->moe, &least)) return fmt_fail(e, "%s: %s", f->file, moewe_last_error());
     p->workspace_floor = least.bytes;
     p->workspace = p->workspace_fast;
@@ -193,11 +195,11 @@ static int make(const planner_model *m, const planner_ask *ask, const moewe_devi
 {
     planner_plan p;
     memset(&p, 0, sizeof p);
-    planner_quant q = m->quant; /* a copy that shares the patterns */
-    if (ask->weights) planner_quant_force(&q, ask->weights);
+    weight_quant q = m->quant; /* a copy that shares the patterns */
+    if (ask->weights) weight_quant_force(&q, ask->weights);
     if (defaults(m, ask, &p, e) || planner_shard_of(&m->facts, &p.ask, &p.shard, e)) return -1;
     p.kv_fp8 = ask->kv_fp8 < 0 ? q.kv_fp8 : ask->kv_fp8;
-    if (weights(m, &q, &p, e) || caches(m, &p, e) || workspace(m, dev, &p, e) || fit(m, &p, e)) return -1;
+    if (weights(m, &q, &p, e) || caches(m, &p, e) || workspace(m, &q, dev, &p, e) || fit(m, &p, e)) return -1;
     *out = p;
     return 0;
 }
@@ -282,7 +284,7 @@ static int try_ranks(const changer *c, char *text, size_t cap)
 {
     enum { MOST = 256 };
     const planner_ask *was = &c->p->ask;
-    const planner_bytes *experts = &c->p->part[PLANNER_EXPERTS];
+    const weight_bytes *experts = &c->p->part[PLANNER_EXPERTS];
     int spread = c->p->total - experts->values - experts->scales <= c->p->budget; /* all that ep makes smaller */
     for (int32_t n = 2; n <= MOST; n *= 2) {
         planner_ask a = *was;
@@ -312,7 +314,7 @@ static int try_weights(const changer *c, char *text, size_t cap)
     static const char *const smaller[] = {"fp8", "q8_0", "nvfp4", "mxfp4"};
     for (size_t i = 0; i < sizeof smaller / sizeof *smaller; i++) {
         planner_ask a = c->p->ask;
-        a.weights = planner_format_find(smaller[i], NULL);
+        a.weights = weight_format_find(smaller[i], NULL);
         if (c->p->weights / 32 * a.weights->value_bits > c->p->budget) continue; /* 32 bits a value at most now */
         if (!fits_as(c, &a)) continue;
         snprintf(text, cap, "--weights %s", smaller[i]);

@@ -11,7 +11,7 @@
 #include <moewe.h>
 
 #include "../formats/error.h"
-#include "format.h"
+#include "../formats/weight_format.h"
 #include "scratch.h"
 
 /* ---- the model ------------------------------------------------------------------------------------------------ */
@@ -44,7 +44,7 @@ const char *planner_known_name(size_t index);
 /* ---- the question --------------------------------------------------------------------------------------------- */
 
 typedef struct planner_ask {
-    const planner_format *weights; /* of what the checkpoint quantises (of all matrices, when it does not); NULL = its own */
+    const weight_format *weights; /* of what the checkpoint quantises (of all matrices, when it does not); NULL = its own */
     int32_t  kv_fp8;          /* 1 = fp8, 0 = bf16, -1 = fp8 where the config asks for it, else bf16 */
     int32_t  dtype;           /* moewe_dtype of the layers' activations */
     int32_t  tokens;          /* that one rank may batch */
@@ -77,9 +77,9 @@ typedef struct planner_shard {
 typedef struct planner_plan {
     planner_ask   ask;   /* with the defaults filled */
     planner_shard shard;
-    planner_format expert_format, linear_format, plain_format;
+    weight_format expert_format, linear_format, plain_format;
 
-    planner_bytes part[PLANNER_PART_COUNT]; /* of rank 0, which has the most */
+    weight_bytes part[PLANNER_PART_COUNT]; /* of rank 0, which has the most */
     uint64_t weights;                       /* all of them */
     uint64_t scales;                        /* in weights */
 
@@ -119,8 +119,8 @@ planner_call planner_call_of(const planner_model *m, const planner_plan *p);
 
 /* ---- this machine ------------------------------------------------------------------------------------------------ */
 
-/* What moewe run and, for the families that it runs, the engine take on a CPU device, where weights are stored as f32,
- * bf16 or f16 and nothing is sharded.  From the library's own size functions, with shapes for data. */
+/* What moewe run and, for the families that it runs, the engine take on a CPU device, where nothing is sharded and
+ * formats that moewe does not compute with are held as the plain one.  From the library's own size functions, with shapes for data. */
 typedef struct planner_cpu {
     int      engine;          /* a decoder that the engine has places for: the next two are what it takes */
     uint64_t weights, kv;
@@ -130,7 +130,8 @@ typedef struct planner_cpu {
 } planner_cpu;
 
 typedef struct planner_cpu_ask {
-    int32_t  dtype, w_dtype;  /* moewe_dtypes; w_dtype 0 = what config.json says */
+    int32_t  dtype;           /* moewe_dtype of the activations */
+    const weight_format *weights; /* as in planner_ask */
     int32_t  tokens;          /* in a batch */
     int32_t  context, sequences;
     uint64_t workspace_limit;

@@ -297,7 +297,10 @@ static int visit(void *ctx, const family_tensor *t)
     char module[NAME_MAX_BYTES];
     planner_tensor out = {.module = module, .layer = w->layer};
     shape_of(w, t, &out);
-    module_of(w, t->name, module);
+    if (t->part == FAMILY_MOE)
+        planner_block_module(w->view.m, (int32_t)w->layer, t->name, module);
+    else
+        module_of(w, t->name, module);
     return w->fn(w->ctx, &out);
 }
 
@@ -309,6 +312,17 @@ static void prefix_of(const planner_model *m, int32_t layer, char buf[NAME_MAX_B
     buf[0] = '\0';
     if (layer >= 0)
         snprintf(buf, NAME_MAX_BYTES, "%.80s%.40s.%d.", prefix ? prefix : "", word ? word : "layers", (int)layer);
+}
+
+void planner_block_module(const planner_model *m, int32_t layer, const char *name, char buf[PLANNER_MODULE_BYTES])
+{
+    walker w = {.layer = layer};
+    char whole[NAME_MAX_BYTES];
+    const char *disk = json_string_value(json_array_get(json_object_get(family_block(m->family), "disk"), 0));
+    int outside = strncmp(name, "../", 3) == 0;
+    prefix_of(m, layer, w.prefix);
+    snprintf(whole, sizeof whole, "%s%s", outside || !disk ? "" : disk, outside ? name + 3 : name);
+    module_of(&w, whole, buf);
 }
 
 int planner_walk(const planner_model *m, const planner_shard *s, planner_tensor_fn fn, void *ctx, fmt_error *e)

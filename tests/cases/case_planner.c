@@ -85,14 +85,14 @@ static void names_number(const accident *a, const fmt_error *e, int64_t n)
 
 /* ---- formats ---- */
 
-static planner_bytes bytes_in(const accident *a, const char *format, uint64_t count, uint64_t rows, uint64_t cols)
+static weight_bytes bytes_in(const accident *a, const char *format, uint64_t count, uint64_t rows, uint64_t cols)
 {
-    const planner_format *f;
-    planner_bytes b = {0, 0};
+    const weight_format *f;
+    weight_bytes b = {0, 0};
     fmt_error e;
 
-    f = planner_format_find(format, &e);
-    CHECK(f && !planner_format_bytes(f, count, rows, cols, &b), "%s: no bytes of %s", a->id, format);
+    f = weight_format_find(format, &e);
+    CHECK(f && !weight_format_bytes(f, count, rows, cols, &b), "%s: no bytes of %s", a->id, format);
     return b;
 }
 
@@ -113,18 +113,18 @@ void packed_experts(accident *a)
 /* local_i of a split that is legal for the format's groups. */
 static void split(accident *a)
 {
-    const planner_format *f;
+    const weight_format *f;
     int64_t each;
     fmt_error e;
 
-    f = planner_format_find(text_or(a->params, "weights", ""), &e);
+    f = weight_format_find(text_or(a->params, "weights", ""), &e);
     CHECK(f != NULL, "%s: %s", a->id, e.text);
     CHECK(!planner_split("intermediate", number(a->params, "intermediate"), (int32_t)number(a->params, "tp"),
-                         planner_format_tile(f), &each, &e),
+                         weight_format_tile(f), &each, &e),
           "%s: %s", a->id, e.text);
     expects(a, "exact", "local_i", (uint64_t)each);
     if (has_expectation(a, "exact", "stored_local_i")) {
-        planner_bytes one = bytes_in(a, f->name, 1, (uint64_t)each, (uint64_t)number(a->params, "hidden"));
+        weight_bytes one = bytes_in(a, f->name, 1, (uint64_t)each, (uint64_t)number(a->params, "hidden"));
         uint64_t rows = one.values * 8 / f->value_bits / (uint64_t)number(a->params, "hidden");
 
         expects(a, "exact", "stored_local_i", rows); /* and so stored over logical is 1 */
@@ -460,7 +460,7 @@ static void mixed_formats(accident *a)
 
     for (size_t l = 0; l < json_array_size(layers); l++) {
         const char *format = text_or(json_array_get(layers, l), "weights", "");
-        planner_bytes up = bytes_in(a, format, 2 * n, i, h), down = bytes_in(a, format, n, h, i);
+        weight_bytes up = bytes_in(a, format, 2 * n, i, h), down = bytes_in(a, format, n, h, i);
 
         one_of(a, "bytes", l, (int64_t)(up.values + up.scales + down.values + down.scales));
     }

@@ -20,6 +20,8 @@ COMMANDS = {
     "plan": ["--tokens", "--context", "--sequences", "--tp", "--ep", "--dp", "--weights", "--kv", "--memory",
              "--utilization", "--lanes", "--workspace-limit", "--dtype", "--backend", "--threads", "--json", "--svg",
              "--compare"],
+    "quantize": ["--type", "--experts-only"],
+    "bench": ["--shape", "--type", "--tokens", "--csv", "--skew", "--threads", "--backend", "--pin"],
 }
 
 

@@ -74,6 +74,14 @@ static void test_wordmath(void **state)
     st_close(NULL);
 }
 
+static void assert_opens_not(const char *name, const char *word)
+{
+    st_store *s = NULL;
+    fmt_error e = {""};
+    assert_int_equal(st_open(in_folder(name), &s, &e), -1);
+    assert_mentions(e.text, (const char *const[]){word, NULL});
+}
+
 static void test_dtypes(void **state)
 {
     static const struct {
@@ -102,7 +110,19 @@ static void test_dtypes(void **state)
         assert_int_equal(st_at(s, 0)->bytes, want[i].bytes);
         st_close(s);
     }
-    assert_string_equal(st_dtype_name(ST_DTYPE_COUNT), "?");
+    /* of GGUF files; no safetensors header may name one */
+    for (int i = 0; i < 4; i++) {
+        static const char *const blocks[] = {"Q8_0", "Q4_0", "Q4_K", "Q6_K"};
+        st_dtype d = (st_dtype)(ST_DTYPE_COUNT + i);
+        char header[96];
+        assert_string_equal(st_dtype_name(d), blocks[i]);
+        assert_int_equal(st_dtype_bytes(d), 0);
+        assert_int_equal(st_dtype_moewe(d), 8 + i);
+        int n = snprintf(header, sizeof header, "{\"t\":{\"dtype\":\"%s\",\"shape\":[0],\"data_offsets\":[0,0]}}", blocks[i]);
+        put_safetensors("scalar.safetensors", header, (size_t)n, (uint64_t)n, 0);
+        assert_opens_not("scalar.safetensors", blocks[i]);
+    }
+    assert_string_equal(st_dtype_name(ST_DTYPE_NONE), "?");
 }
 
 static void test_small_files(void **state)

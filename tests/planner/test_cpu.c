@@ -87,6 +87,7 @@ static void one_block(const model_config *config, const st_store *store, int32_t
     c.max_tokens = ask->tokens;
     c.x_dtype = c.y_dtype = ask->dtype;
     c.w_dtype = block.w_dtype;
+    c.down_dtype = block.down_dtype;
     c.workspace_limit = ask->workspace_limit;
     if (moewe_plan_create(device, &c, &p) || moewe_plan_need(p, &need) || moewe_weights_need(p, &block.w, &packed))
         fail_msg("%s", moewe_last_error());

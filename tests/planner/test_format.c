@@ -7,16 +7,16 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "../../planner/format.h"
+#include "../../formats/weight_format.h"
 #include "../../planner/planner.h"
 
 static uint64_t bytes(const char *format, uint64_t count, uint64_t rows, uint64_t cols)
 {
-    planner_bytes b;
+    weight_bytes b;
     fmt_error e;
-    const planner_format *f = planner_format_find(format, &e);
+    const weight_format *f = weight_format_find(format, &e);
     assert_non_null(f);
-    assert_int_equal(planner_format_bytes(f, count, rows, cols, &b), 0);
+    assert_int_equal(weight_format_bytes(f, count, rows, cols, &b), 0);
     return b.values + b.scales;
 }
 
@@ -51,14 +51,14 @@ static void of_formats(void **state)
 static void of_no_format(void **state)
 {
     fmt_error e;
-    planner_bytes b;
+    weight_bytes b;
     (void)state;
-    assert_null(planner_format_find("q9_9", &e));
+    assert_null(weight_format_find("q9_9", &e));
     assert_non_null(strstr(e.text, "q9_9"));
     assert_non_null(strstr(e.text, "nvfp4"));
-    const planner_format *f = planner_format_find("f32", &e);
-    assert_int_equal(planner_format_bytes(f, UINT64_C(1) << 32, UINT64_C(1) << 31, 1, &b), -1);
-    assert_int_equal(planner_format_bytes(f, 1, UINT64_C(1) << 32, UINT64_C(1) << 32, &b), -1);
+    const weight_format *f = weight_format_find("f32", &e);
+    assert_int_equal(weight_format_bytes(f, UINT64_C(1) << 32, UINT64_C(1) << 31, 1, &b), -1);
+    assert_int_equal(weight_format_bytes(f, 1, UINT64_C(1) << 32, UINT64_C(1) << 32, &b), -1);
 }
 
 static void of_splits(void **state)
@@ -84,7 +84,7 @@ static void of_splits(void **state)
         fmt_error e;
         int64_t each = 0;
         char number[24];
-        uint32_t tile = planner_format_tile(planner_format_find(rows[i].format, &e));
+        uint32_t tile = weight_format_tile(weight_format_find(rows[i].format, &e));
         int failed = planner_split("inner width", rows[i].size, rows[i].parts, tile, &each, &e);
         assert_int_equal(failed != 0, rows[i].works != NULL);
         if (!failed) {
@@ -141,9 +141,9 @@ static void of_modules(void **state)
     };
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        if (planner_module_matches(rows[i].pattern, rows[i].module) != rows[i].matches)
+        if (weight_module_matches(rows[i].pattern, rows[i].module) != rows[i].matches)
             print_error("%s, %s\n", rows[i].pattern, rows[i].module);
-        assert_int_equal(planner_module_matches(rows[i].pattern, rows[i].module), rows[i].matches);
+        assert_int_equal(weight_module_matches(rows[i].pattern, rows[i].module), rows[i].matches);
     }
 }
 
@@ -194,18 +194,18 @@ static void of_configs(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         fmt_error e = {""};
-        planner_quant q;
+        weight_quant q;
         char text[512];
         snprintf(text, sizeof text, "%s", rows[i].config);
         for (char *c = text; *c; c++)
             if (*c == '\'') *c = '"';
         json_t *o = json_loads(text, 0, NULL);
         assert_non_null(o);
-        if (planner_quant_read(o, o, NULL, "config.json", &q, &e)) fail_msg("%s: %s", text, e.text);
-        if (strcmp(planner_quant_of(&q, rows[i].module, rows[i].of_expert).name, rows[i].format))
+        if (weight_quant_read(o, o, NULL, "config.json", &q, &e)) fail_msg("%s: %s", text, e.text);
+        if (strcmp(weight_quant_of(&q, rows[i].module, rows[i].of_expert).name, rows[i].format))
             print_error("%s\n", text);
-        assert_string_equal(planner_quant_of(&q, rows[i].module, rows[i].of_expert).name, rows[i].format);
-        planner_quant_free(&q);
+        assert_string_equal(weight_quant_of(&q, rows[i].module, rows[i].of_expert).name, rows[i].format);
+        weight_quant_free(&q);
         json_decref(o);
     }
 }
@@ -227,10 +227,10 @@ static void of_bad_configs(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         fmt_error e = {""};
-        planner_quant q;
+        weight_quant q;
         json_t *o = json_loads(rows[i][0], 0, NULL);
         assert_non_null(o);
-        assert_int_equal(planner_quant_read(o, o, NULL, "config.json", &q, &e), -1);
+        assert_int_equal(weight_quant_read(o, o, NULL, "config.json", &q, &e), -1);
         if (!strstr(e.text, rows[i][1])) fail_msg("%s", e.text);
         assert_non_null(strstr(e.text, "config.json"));
         json_decref(o);

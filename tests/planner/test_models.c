@@ -153,7 +153,7 @@ static void quantised_checkpoint(void **state)
     assert_int_equal(p.part[PLANNER_ROUTER].values, UINT64_C(58) * 2 * (256 * 7168 + 256));
     assert_int_equal(p.part[PLANNER_ROUTER].scales, 0);
     /* what the ignore list keeps, it keeps in another format too */
-    p = make_named("kimi-k3", (planner_ask){.weights = planner_format_find("nvfp4", NULL)});
+    p = make_named("kimi-k3", (planner_ask){.weights = weight_format_find("nvfp4", NULL)});
     assert_int_equal(p.part[PLANNER_SHARED].scales, 0);
     assert_int_equal(p.part[PLANNER_EXPERTS].scales, p.part[PLANNER_EXPERTS].values / 8);
 }
@@ -180,7 +180,7 @@ static void worked_cases(void **state)
         for (int32_t dtype = MOEWE_DTYPE_F32; dtype <= MOEWE_DTYPE_BF16; dtype += 2) {
             planner_ask ask = rows[i].ask;
             planner_model *m = open_model(rows[i].name);
-            ask.weights = planner_format_find(rows[i].weights, NULL);
+            ask.weights = weight_format_find(rows[i].weights, NULL);
             ask.dtype = dtype;
             planner_plan p = make(m, ask);
             planner_call c = planner_call_of(m, &p);
@@ -196,7 +196,7 @@ static void worked_cases(void **state)
             planner_close(m);
         }
     planner_model *m = open_model("nemotron-3-super");
-    planner_plan p = make(m, (planner_ask){.tokens = 16384, .ep = 8, .weights = planner_format_find("nvfp4", NULL)});
+    planner_plan p = make(m, (planner_ask){.tokens = 16384, .ep = 8, .weights = weight_format_find("nvfp4", NULL)});
     planner_call c = planner_call_of(m, &p);
     assert_int_equal(planner_scratch(PLANNER_CUTLASS, &c), UINT64_C(21973335168));
     planner_close(m);

@@ -1,77 +1,82 @@
-/* format.h - how weights are stored: bytes of a matrix in each quantisation format, and which format a model's
+/* weight_format.h - how weights are stored: bytes of a matrix in each quantisation format, and which format a model's
  * quantization_config gives to which module.  Knows no model. */
-#ifndef MOEWE_PLANNER_FORMAT_H
-#define MOEWE_PLANNER_FORMAT_H
+#ifndef MOEWE_FORMATS_WEIGHT_FORMAT_H
+#define MOEWE_FORMATS_WEIGHT_FORMAT_H
 
 #include <stddef.h>
 #include <stdint.h>
 
 #include <jansson.h>
+#include <moewe.h>
 
-#include "../formats/error.h"
+#include "error.h"
 
 /* Values are grouped along a row (the input dimension).  A group, in a block of block_rows rows, has one scale; a last
  * group that is not full has one too.  Formats that store values and scales together (ggml's) are taken apart. */
-typedef struct planner_format {
+typedef struct weight_format {
     const char *name;
     uint32_t value_bits;
     uint32_t scale_bits;   /* of a group: scale, minimum and zero point */
     uint32_t group;        /* values of a row in a group; 0 = the whole row (or matrix, see block_rows) */
     uint32_t block_rows;   /* rows that share a scale; 0 = all */
     uint32_t whole_groups; /* values too are stored in whole groups */
-} planner_format;
+} weight_format;
 
 /* NULL and a sentence with the names that are known. */
-const planner_format *planner_format_find(const char *name, fmt_error *e);
-const planner_format *planner_format_at(size_t index); /* NULL past the end */
+const weight_format *weight_format_find(const char *name, fmt_error *e);
+const weight_format *weight_format_at(size_t index); /* NULL past the end */
 
-typedef struct planner_bytes {
+typedef struct weight_bytes {
     uint64_t values, scales;
-} planner_bytes;
+} weight_bytes;
 
 /* Of count matrices of [rows][cols]; 0, or -1 when that does not fit in 64 bits. */
-int planner_format_bytes(const planner_format *f, uint64_t count, uint64_t rows, uint64_t cols, planner_bytes *out);
+int weight_format_bytes(const weight_format *f, uint64_t count, uint64_t rows, uint64_t cols, weight_bytes *out);
 
 /* What a split of an expert's inner width must leave a multiple of, so that no group and no block is cut. */
-uint32_t planner_format_tile(const planner_format *f);
+uint32_t weight_format_tile(const weight_format *f);
+
+/* dtype and blocks of scales with which moewe computes with rows of cols elements in that format; pointers show where
+ * there is data, not what.  -1: with none. */
+int weight_format_view(const weight_format *f, int64_t cols, moewe_matrix *out);
 
 /* ---- quantization_config ---------------------------------------------------------------------------------- */
 
-enum { PLANNER_QUANT_GROUPS = 16 };
+enum { WEIGHT_QUANT_GROUPS = 16 };
 
-typedef struct planner_patterns planner_patterns; /* of module names */
+typedef struct weight_patterns weight_patterns; /* of module names */
 
-typedef struct planner_quant {
-    planner_format plain;   /* of what is not quantised: from dtype or torch_dtype, else bf16 */
-    planner_format linear;  /* of what is; plain without a quantization_config */
-    planner_format experts; /* likewise, where the config says something else for them */
-    planner_patterns *ignore;
+typedef struct weight_quant {
+    weight_format plain;   /* of what is not quantised: from dtype or torch_dtype, else bf16 */
+    weight_format linear;  /* of what is; plain without a quantization_config */
+    weight_format experts; /* likewise, where the config says something else for them */
+    weight_patterns *ignore;
     struct {
-        planner_format format;
-        planner_patterns *targets; /* NULL = all */
-    } groups[PLANNER_QUANT_GROUPS]; /* the first that names a module decides; none does: plain */
+        weight_format format;
+        weight_patterns *targets; /* NULL = all */
+    } groups[WEIGHT_QUANT_GROUPS]; /* the first that names a module decides; none does: plain */
     size_t n_groups;
     int quantized;    /* anything is */
     int experts_only; /* the method converts experts and nothing else */
     int kv_fp8;       /* the checkpoint asks for an fp8 cache */
     char method[48];  /* for people: "fp8", "compressed-tensors" or "none" */
     const json_t *layers; /* modelopt's quantized_layers, or NULL; borrowed */
-} planner_quant;
+} weight_quant;
 
 /* From the outer config and, where that is silent, from the text config (may be the same); hf: the object in
  * hf_quant_config.json, or NULL.  The JSON must outlive it. */
-int planner_quant_read(const json_t *outer, const json_t *text, const json_t *hf, const char *file, planner_quant *out,
+int weight_quant_read(const json_t *outer, const json_t *text, const json_t *hf, const char *file, weight_quant *out,
                        fmt_error *e);
-void planner_quant_free(planner_quant *q);
+void weight_quant_free(weight_quant *q);
 
 /* Everything that is quantised, in another format; what is ignored stays so. */
-void planner_quant_force(planner_quant *q, const planner_format *f);
+void weight_quant_force(weight_quant *q, const weight_format *f);
 
 /* Of a matrix.  module: "model.layers.3.mlp.experts.0.gate_proj", without ".weight". */
-planner_format planner_quant_of(const planner_quant *q, const char *module, int of_expert);
+weight_format weight_quant_of(const weight_quant *q, const char *module, int of_expert);
 
 /* Whether a pattern of an ignore list names the module or one that holds it: "lm_head", "gate" (whole parts of the
  * name, in a row), "model.layers.*.self_attn" ('*' is any text), "re:.*gate" (from the start). */
-int planner_module_matches(const char *pattern, const char *module);
+int weight_module_matches(const char *pattern, const char *module);
 
 #endif

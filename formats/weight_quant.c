@@ -1,4 +1,4 @@
-/* quant.c - owns the reading of quantization_config (and of modelopt's hf_quant_config.json): which weight format
+/* weight_quant.c - owns the reading of quantization_config (and of modelopt's hf_quant_config.json): which weight format
  * each module has.  Knows methods and patterns, never a family. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
@@ -8,13 +8,14 @@
 #include <string.h>
 #include <strings.h>
 
-#include "format.h"
+#include "file.h"
+#include "weight_format.h"
 
 /* ---- patterns ----------------------------------------------------------------------------------------------- */
 
 typedef enum pattern_kind { PATTERN_PARTS, PATTERN_GLOB, PATTERN_REGEX } pattern_kind;
 
-struct planner_patterns {
+struct weight_patterns {
     size_t n;
     int all; /* one of them names a class of layers, such as "Linear" */
     struct {
@@ -26,7 +27,7 @@ struct planner_patterns {
 
 enum { REGEX_STEPS = 20000 }; /* a config may be anyone's: a pattern that takes longer does not match */
 
-static void patterns_free(planner_patterns *p)
+static void patterns_free(weight_patterns *p)
 {
     if (!p) return;
     for (size_t i = 0; i < p->n; i++) pcre2_code_free(p->list[i].regex);
@@ -97,7 +98,7 @@ static int matches(pattern_kind kind, const char *text, const pcre2_code *regex,
     return kind == PATTERN_GLOB ? glob(text, module) : regex_matches(regex, module);
 }
 
-int planner_module_matches(const char *pattern, const char *module)
+int weight_module_matches(const char *pattern, const char *module)
 {
     pattern_kind kind = kind_of(pattern);
     pcre2_code *regex = kind == PATTERN_REGEX ? compile(pattern + 3) : NULL;
@@ -107,7 +108,7 @@ int planner_module_matches(const char *pattern, const char *module)
     return found;
 }
 
-static int patterns_match(const planner_patterns *p, const char *module)
+static int patterns_match(const weight_patterns *p, const char *module)
 {
     if (!p) return 0;
     if (p->all) return 1;
@@ -121,7 +122,7 @@ typedef struct source {
     fmt_error *e;
 } source;
 
-static int patterns_read(const source *s, const char *field, const json_t *list, planner_patterns **out)
+static int patterns_read(const source *s, const char *field, const json_t *list, weight_patterns **out)
 {
     size_t n = json_array_size(list);
     *out = NULL;
@@ -129,7 +130,7 @@ static int patterns_read(const source *s, const char *field, const json_t *list,
     if (!json_is_array(list))
         return fmt_fail(s->e, "%.300s: quantization_config.%s is no array, expected one of module names", s->file,
                         field);
-    planner_patterns *p = calloc(1, sizeof *p + n * sizeof *p->list);
+    weight_patterns *p = calloc(1, sizeof *p + n * sizeof *p->list);
     if (!p) return fmt_fail(s->e, "%.300s: no memory for the %zu names in %s", s->file, n, field);
     for (size_t i = 0; i < n; i++) {
         const char *text = json_string_value(json_array_get(list, i));
@@ -167,9 +168,9 @@ static int64_t number(const json_t *o, const char *field, int64_t fallback)
     return json_is_integer(v) ? (int64_t)json_integer_value(v) : fallback;
 }
 
-static planner_format named(const char *name)
+static weight_format named(const char *name)
 {
-    return *planner_format_find(name, NULL);
+    return *weight_format_find(name, NULL);
 }
 
 static int group_of(const source *s, const json_t *o, int64_t fallback, uint32_t *out)
@@ -183,7 +184,7 @@ static int group_of(const source *s, const json_t *o, int64_t fallback, uint32_t
     return 0;
 }
 
-static int read_fp8(const source *s, const json_t *o, planner_quant *q)
+static int read_fp8(const source *s, const json_t *o, weight_quant *q)
 {
     const json_t *block = json_object_get(o, "weight_block_size");
     q->linear = named("fp8");
@@ -200,7 +201,7 @@ static int read_fp8(const source *s, const json_t *o, planner_quant *q)
 }
 
 /* GPTQ and AWQ: scale of 16 bits and a zero point a group. */
-static int read_int(const source *s, const json_t *o, planner_quant *q)
+static int read_int(const source *s, const json_t *o, weight_quant *q)
 {
     int64_t bits = number(o, "bits", number(o, "w_bit", 4));
     if (bits < 2 || bits > 8)
@@ -212,14 +213,14 @@ static int read_int(const source *s, const json_t *o, planner_quant *q)
     return group_of(s, o, 128, &q->linear.group);
 }
 
-static int read_bitsandbytes(const source *s, const json_t *o, planner_quant *q)
+static int read_bitsandbytes(const source *s, const json_t *o, weight_quant *q)
 {
     (void)s;
     q->linear = named(json_is_true(json_object_get(o, "load_in_8bit")) ? "int8" : "nf4");
     return 0;
 }
 
-static int read_mxfp4(const source *s, const json_t *o, planner_quant *q)
+static int read_mxfp4(const source *s, const json_t *o, weight_quant *q)
 {
     (void)s;
     (void)o;
@@ -228,7 +229,7 @@ static int read_mxfp4(const source *s, const json_t *o, planner_quant *q)
     return 0;
 }
 
-static int read_channel_fp8(const source *s, const json_t *o, planner_quant *q)
+static int read_channel_fp8(const source *s, const json_t *o, weight_quant *q)
 {
     (void)s;
     (void)o;
@@ -237,7 +238,7 @@ static int read_channel_fp8(const source *s, const json_t *o, planner_quant *q)
 }
 
 /* One group of compressed-tensors: its "weights" object. */
-static int compressed_format(const source *s, const json_t *w, planner_format *out)
+static int compressed_format(const source *s, const json_t *w, weight_format *out)
 {
     const char *type = text_of(w, "type"), *strategy = text_of(w, "strategy");
     int64_t bits = number(w, "num_bits", 0), group = number(w, "group_size", 0);
@@ -248,7 +249,7 @@ static int compressed_format(const source *s, const json_t *w, planner_format *o
         *out = named(group == 32 ? "mxfp4" : "nvfp4");
         if (group > 0) out->group = (uint32_t)(group > 1 << 20 ? 1 << 20 : group);
     } else if (is_float && bits == 8 && strcmp(strategy, "block") == 0 && json_array_size(block) == 2) {
-        planner_quant q = {0};
+        weight_quant q = {0};
         json_t *as_fp8 = json_pack("{s:O}", "weight_block_size", (json_t *)(uintptr_t)block);
         int failed = !as_fp8 || read_fp8(s, as_fp8, &q);
         json_decref(as_fp8);
@@ -272,7 +273,7 @@ static int compressed_format(const source *s, const json_t *w, planner_format *o
     return 0;
 }
 
-static int read_compressed(const source *s, const json_t *o, planner_quant *q)
+static int read_compressed(const source *s, const json_t *o, weight_quant *q)
 {
     const char *name;
     const json_t *group;
@@ -284,9 +285,9 @@ static int read_compressed(const source *s, const json_t *o, planner_quant *q)
     {
         const json_t *w = json_object_get(group, "weights");
         if (!json_is_object(w)) continue; /* activations only */
-        if (q->n_groups == PLANNER_QUANT_GROUPS)
+        if (q->n_groups == WEIGHT_QUANT_GROUPS)
             return fmt_fail(s->e, "%.300s: quantization_config has more than the %d config_groups that are supported",
-                            s->file, PLANNER_QUANT_GROUPS);
+                            s->file, WEIGHT_QUANT_GROUPS);
         if (compressed_format(s, w, &q->groups[q->n_groups].format) ||
             patterns_read(s, "config_groups.targets", json_object_get(group, "targets"),
                           &q->groups[q->n_groups].targets))
@@ -297,7 +298,7 @@ static int read_compressed(const source *s, const json_t *o, planner_quant *q)
     return 0;
 }
 
-static int modelopt_format(const source *s, const char *name, planner_format *out)
+static int modelopt_format(const source *s, const char *name, weight_format *out)
 {
     static const struct {
         const char *algo, *format;
@@ -323,7 +324,7 @@ static int modelopt_format(const source *s, const char *name, planner_format *ou
                     s->file, name ? name : "missing");
 }
 
-static int read_modelopt(const source *s, const json_t *o, planner_quant *q)
+static int read_modelopt(const source *s, const json_t *o, weight_quant *q)
 {
     const json_t *inner = json_object_get(o, "quantization");
     if (json_is_object(inner)) o = inner;
@@ -339,9 +340,26 @@ static int read_modelopt(const source *s, const json_t *o, planner_quant *q)
     return modelopt_format(s, algo, &q->linear);
 }
 
+/* Made by formats/gguf_config.c: the type of each matrix, in a file that has another for each. */
+static int read_gguf(const source *s, const json_t *o, weight_quant *q)
+{
+    json_t *tensors = json_object_get(o, "tensors"), *type;
+    const char *module;
+    q->layers = tensors;
+    q->linear = q->plain;
+    if (!json_is_object(tensors)) return fmt_fail(s->e, "%.300s: quantization_config.tensors is no object", s->file);
+    json_object_foreach(tensors, module, type)
+    {
+        const char *name = json_string_value(type);
+        if (!name || !weight_format_find(name, NULL))
+            return fmt_fail(s->e, "%.300s: %.120s has type %.40s, which is not supported", s->file, module, name ? name : "none");
+    }
+    return 0;
+}
+
 static const struct {
     const char *name;
-    int (*read)(const source *s, const json_t *o, planner_quant *q);
+    int (*read)(const source *s, const json_t *o, weight_quant *q);
 } methods[] = {{"fp8", read_fp8},
                {"mxfp4", read_mxfp4},
                {"compressed-tensors", read_compressed},
@@ -351,7 +369,8 @@ static const struct {
                {"awq", read_int},
                {"auto-round", read_int},
                {"bitsandbytes", read_bitsandbytes},
-               {"fbgemm_fp8", read_channel_fp8}};
+               {"fbgemm_fp8", read_channel_fp8},
+               {"gguf", read_gguf}};
 
 /* ---- the config ----------------------------------------------------------------------------------------------- */
 
@@ -362,7 +381,7 @@ static const json_t *either(const json_t *outer, const json_t *text, const char 
     return v && !json_is_null(v) ? v : NULL;
 }
 
-static int read_plain(const source *s, const json_t *outer, const json_t *text, planner_quant *q)
+static int read_plain(const source *s, const json_t *outer, const json_t *text, weight_quant *q)
 {
     static const char *const fields[] = {"dtype", "torch_dtype"};
     q->plain = named("bf16");
@@ -372,17 +391,19 @@ static int read_plain(const source *s, const json_t *outer, const json_t *text, 
         const char *name = json_string_value(v);
         if (name && strncmp(name, "torch.", 6) == 0) name += 6;
         if (name && strcmp(name, "auto") == 0) continue;
-        const planner_format *f = name ? planner_format_find(name, NULL) : NULL;
-        if (!f || f->scale_bits)
-            return fmt_fail(s->e, "%.300s: %s is '%.40s', expected bfloat16, float16 or float32", s->file, fields[i],
-                            name ? name : "no string");
+        const weight_format *f = name ? weight_format_find(name, NULL) : NULL;
+        if (!f || f->scale_bits) {
+            char found[64];
+            fmt_json_text(v, found, sizeof found);
+            return fmt_fail(s->e, "%.300s: %s is %s, bfloat16, float16 or float32 is expected", s->file, fields[i], found);
+        }
         q->plain = *f;
         return 0;
     }
     return 0;
 }
 
-static int read_method(const source *s, const json_t *o, planner_quant *q)
+static int read_method(const source *s, const json_t *o, weight_quant *q)
 {
     static const char *const ignores[] = {"ignore", "modules_to_not_convert", "ignored_layers", "exclude_modules",
                                           "llm_int8_skip_modules"};
@@ -400,16 +421,16 @@ static int read_method(const source *s, const json_t *o, planner_quant *q)
         }
     return fmt_fail(s->e,
                     "%.300s: quantization_config.quant_method is '%.60s', expected fp8, mxfp4, compressed-tensors, "
-                    "modelopt, gptq, awq, auto-round, bitsandbytes or fbgemm_fp8 (--weights says it instead)",
+                    "modelopt, gptq, awq, auto-round, bitsandbytes or fbgemm_fp8",
                     s->file, method);
 }
 
-int planner_quant_read(const json_t *outer, const json_t *text, const json_t *hf, const char *file, planner_quant *out,
+int weight_quant_read(const json_t *outer, const json_t *text, const json_t *hf, const char *file, weight_quant *out,
                        fmt_error *e)
 {
     const source s = {file, e};
     const json_t *o = either(outer, text, "quantization_config");
-    planner_quant q = {0};
+    weight_quant q = {0};
     int failed = read_plain(&s, outer, text, &q);
     q.linear = q.experts = q.plain;
     snprintf(q.method, sizeof q.method, "none");
@@ -424,27 +445,27 @@ int planner_quant_read(const json_t *outer, const json_t *text, const json_t *hf
     }
     if (!failed) {
         const char *expert = json_string_value(either(outer, text, "expert_dtype"));
-        const planner_format *f = expert ? planner_format_find(expert, e) : NULL;
+        const weight_format *f = expert ? weight_format_find(expert, e) : NULL;
         q.experts = f ? *f : q.linear;
         failed = expert && !f ? -1 : 0;
         q.quantized |= f != NULL;
     }
     if (failed) {
-        planner_quant_free(&q);
+        weight_quant_free(&q);
         return -1;
     }
     *out = q;
     return 0;
 }
 
-void planner_quant_free(planner_quant *q)
+void weight_quant_free(weight_quant *q)
 {
     patterns_free(q->ignore);
-    for (size_t i = 0; i < PLANNER_QUANT_GROUPS; i++) patterns_free(q->groups[i].targets);
+    for (size_t i = 0; i < WEIGHT_QUANT_GROUPS; i++) patterns_free(q->groups[i].targets);
     memset(q, 0, sizeof *q);
 }
 
-void planner_quant_force(planner_quant *q, const planner_format *f)
+void weight_quant_force(weight_quant *q, const weight_format *f)
 {
     q->linear = q->experts = *f;
     if (!f->scale_bits) { /* a plain format: nothing is quantised any more */
@@ -457,15 +478,17 @@ void planner_quant_force(planner_quant *q, const planner_format *f)
     q->layers = NULL;
 }
 
-/* Modelopt's table has one entry a module; an entry for one that holds it counts too. */
-static planner_format of_layer(const planner_quant *q, const char *module)
+/* Modelopt's table has one entry a module, as GGUF's has; an entry for one that holds it counts too. */
+static weight_format of_layer(const weight_quant *q, const char *module)
 {
     static const source silent = {"", NULL};
-    planner_format found;
+    weight_format found;
     char name[256];
     snprintf(name, sizeof name, "%s", module);
     for (;;) {
         const json_t *o = json_object_get(q->layers, name);
+        const weight_format *f = json_is_string(o) ? weight_format_find(json_string_value(o), NULL) : NULL;
+        if (json_is_string(o)) return f ? *f : q->plain;
         if (o) return modelopt_format(&silent, text_of(o, "quant_algo"), &found) ? q->plain : found;
         char *dot = strrchr(name, '.');
         if (!dot) return q->plain;
@@ -473,7 +496,7 @@ static planner_format of_layer(const planner_quant *q, const char *module)
     }
 }
 
-planner_format planner_quant_of(const planner_quant *q, const char *module, int of_expert)
+weight_format weight_quant_of(const weight_quant *q, const char *module, int of_expert)
 {
     if (!q->quantized || patterns_match(q->ignore, module) || (q->experts_only && !of_expert)) return q->plain;
     if (q->layers) return of_layer(q, module);

@@ -1,12 +1,12 @@
-/* format.c - the table of weight formats and the arithmetic of their bytes.  Never reads a config. */
-#include "format.h"
+/* weight_format.c - the table of weight formats and the arithmetic of their bytes.  Never reads a config. */
+#include "weight_format.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
 /* name, bits of a value, bits of a group's scales, values in a group, rows in a block, stored in whole groups */
-static const planner_format formats[] = {
+static const weight_format formats[] = {
     {"f32", 32, 0, 0, 0, 0},
     {"bf16", 16, 0, 0, 0, 0},
     {"f16", 16, 0, 0, 0, 0},
@@ -46,12 +46,12 @@ static const struct {
     {"fp4", "mxfp4"},
 };
 
-const planner_format *planner_format_at(size_t index)
+const weight_format *weight_format_at(size_t index)
 {
     return index < sizeof formats / sizeof *formats ? &formats[index] : NULL;
 }
 
-const planner_format *planner_format_find(const char *name, fmt_error *e)
+const weight_format *weight_format_find(const char *name, fmt_error *e)
 {
     char known[512] = "";
     size_t at = 0;
@@ -74,11 +74,11 @@ static int bytes_of(uint64_t n, uint64_t bits, uint64_t *out)
     return 0;
 }
 
-int planner_format_bytes(const planner_format *f, uint64_t count, uint64_t rows, uint64_t cols, planner_bytes *out)
+int weight_format_bytes(const weight_format *f, uint64_t count, uint64_t rows, uint64_t cols, weight_bytes *out)
 {
     uint64_t matrix, row_groups, blocks, one_values, one_scales = 0;
     if (!rows || !cols || !count) {
-        *out = (planner_bytes){0, 0};
+        *out = (weight_bytes){0, 0};
         return 0;
     }
     row_groups = f->group ? (cols + f->group - 1) / f->group : 1;
@@ -94,8 +94,55 @@ int planner_format_bytes(const planner_format *f, uint64_t count, uint64_t rows,
                : 0;
 }
 
-uint32_t planner_format_tile(const planner_format *f)
+uint32_t weight_format_tile(const weight_format *f)
 {
     uint32_t along = f->group ? f->group : 1, across = f->block_rows ? f->block_rows : 1;
     return along > across ? along : across;
+}
+
+/* ---- as moewe computes with them ------------------------------------------------------------------------------- */
+
+/* Scales beside the elements, in the dtype that their bits and the format suggest. */
+static int scaled_view(const weight_format *f, int64_t cols, moewe_matrix *out)
+{
+    static const float one = 1.0f;
+    int floats = f->value_bits == 8 && strncmp(f->name, "int", 3) != 0;
+    int e8m0 = strcmp(f->name, "mxfp4") == 0 || strcmp(f->name, "mxfp8") == 0, nv = strcmp(f->name, "nvfp4") == 0;
+    int32_t dtype = floats                               ? MOEWE_DTYPE_E4M3
+                    : e8m0 || nv                         ? MOEWE_DTYPE_E2M1
+                    : strncmp(f->name, "int", 3) != 0    ? 0
+                    : f->value_bits == 8                 ? MOEWE_DTYPE_I8
+                    : f->value_bits == 4                 ? MOEWE_DTYPE_I4
+                                                         : 0;
+    if (!dtype || f->whole_groups || !moewe_dtype_row_bytes(dtype, cols)) return -1;
+    if (f->group && f->group < cols && f->group != 16 && f->group != 32 && f->group % 64) return -1;
+    out->dtype = dtype;
+    if (nv || !f->block_rows) out->scale.tensor = &one;
+    if (!f->block_rows) return 0;
+    out->scale.data = &one;
+    out->scale.rows = (int32_t)f->block_rows;
+    out->scale.cols = (int32_t)f->group;
+    out->scale.dtype = e8m0               ? MOEWE_DTYPE_E8M0
+                       : nv               ? MOEWE_DTYPE_E4M3
+                       : f->scale_bits == 16 ? MOEWE_DTYPE_BF16
+                       : f->scale_bits == 32 ? MOEWE_DTYPE_F32
+                                             : 0;
+    return out->scale.dtype ? 0 : -1;
+}
+
+int weight_format_view(const weight_format *f, int64_t cols, moewe_matrix *out)
+{
+    static const struct {
+        const char *name;
+        int32_t dtype;
+    } whole[] = {{"f32", MOEWE_DTYPE_F32},   {"bf16", MOEWE_DTYPE_BF16}, {"f16", MOEWE_DTYPE_F16},  {"q8_0", MOEWE_DTYPE_Q8_0},
+                 {"q4_0", MOEWE_DTYPE_Q4_0}, {"q4_K", MOEWE_DTYPE_Q4_K}, {"q6_K", MOEWE_DTYPE_Q6_K}};
+    memset(out, 0, sizeof *out);
+    out->data = f;
+    for (size_t i = 0; i < sizeof whole / sizeof *whole; i++)
+        if (strcmp(f->name, whole[i].name) == 0) {
+            out->dtype = whole[i].dtype;
+            return moewe_dtype_row_bytes(out->dtype, cols) ? 0 : -1;
+        }
+    return scaled_view(f, cols, out);
 }
