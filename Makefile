@@ -27,9 +27,9 @@ check: all ## all tests
 check-asan: ## the same under the address and undefined-behaviour sanitizers
 	$(MAKE) --no-print-directory check BUILD=$(BUILD)-asan FLAGS="-DMOEWE_SANITIZE=address,undefined"
 
-check-tsan: ## the tests that run threads, under the thread sanitizer
+check-tsan: ## the shorter tests that run threads, under the thread sanitizer
 	$(MAKE) --no-print-directory all BUILD=$(BUILD)-tsan FLAGS="-DMOEWE_SANITIZE=thread"
-	ctest --test-dir $(BUILD)-tsan --output-on-failure -j $(JOBS) -R '^(layer|engine|fuzz_run|families|cli_blocks)'
+	ctest --test-dir $(BUILD)-tsan --output-on-failure -j $(JOBS) -R '^(layer|engine|fuzz_run|families|cli_blocks)' -E '^layer_(bits|quant)'
 
 install-check: all ## install into a scratch folder and build a program against it, both ways
 	tools/install_check.sh $(BUILD)

@@ -55,9 +55,12 @@ extern const args_word args_f32_bf16[], args_weight_dtypes[];
     {.name = "--backend", .metavar = "NAME", .kind = ARGS_TEXT, .out = &(c).backend,                                  \
      .help = "back end, as moewe info lists them (default: the best)"},                                               \
     {.name = "--threads", .metavar = "N", .kind = ARGS_INT, .out = &(c).threads, .low = 1, .high = 1024,              \
-     .help = "threads (default: one per usable core); the result is the same"},                                       \
+     .help = "threads (default: one per usable CPU); the result is the same"},                                        \
     {.name = "--workspace-limit", .metavar = "BYTES", .kind = ARGS_SIZE, .out = &(c).workspace_limit,                 \
      .help = "workspace at most this large (default: as fast as possible)"}
+/* For commands whose speed matters. */
+#define ARGS_PIN(c)                                                                                                   \
+    {.name = "--pin", .kind = ARGS_FLAG, .out = &(c).pin, .help = "threads stay on CPUs of their own"}
 #define ARGS_DTYPE(c, text)                                                                                           \
     {.name = "--dtype", .metavar = "f32|bf16", .kind = ARGS_WORD, .out = &(c).dtype, .words = args_f32_bf16, .help = text}
 

@@ -65,6 +65,7 @@ static void configure(cli_block *b, int32_t max_tokens, const cli_common *common
     c->max_tokens = max_tokens;
     c->x_dtype = c->y_dtype = common->dtype;
     c->w_dtype = b->source.w_dtype;
+    c->down_dtype = b->source.down_dtype;
     c->workspace_limit = common->workspace_limit;
     if (routing != CLI_ROUTES) give_routing(b);
     if (routing == CLI_EXPERTS) keep_experts_only(b);

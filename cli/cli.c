@@ -93,6 +93,7 @@ moewe_status cli_device_open(const cli_common *common, moewe_device **out)
     MOEWE_INIT(d);
     d.kind = MOEWE_DEVICE_CPU;
     d.n_threads = common->threads;
+    d.pin = common->pin;
     d.backend = common->backend;
     return moewe_device_open(&d, out);
 }

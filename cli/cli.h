@@ -36,7 +36,8 @@ double cli_seconds(void); /* of a clock that only goes forward */
 
 typedef struct cli_common {
     const char *backend; /* NULL = best */
-    int32_t threads;     /* 0 = one per core */
+    int32_t threads;     /* 0 = one per CPU */
+    int pin;             /* 1: they stay on CPUs */
     int32_t dtype;       /* moewe_dtype of the activations */
     uint64_t workspace_limit;
 } cli_common;
@@ -53,5 +54,7 @@ int cmd_eval(int argc, char **argv);
 int cmd_verify(int argc, char **argv);
 int cmd_run(int argc, char **argv);
 int cmd_plan(int argc, char **argv);
+int cmd_quantize(int argc, char **argv);
+int cmd_bench(int argc, char **argv);
 
 #endif

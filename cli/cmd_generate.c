@@ -188,12 +188,12 @@ int cmd_generate(int argc, char **argv)
          .out = &j.stats,
          .help = "afterwards: tokens/s, the memory map, allocations after start"},
         ARGS_DTYPE(j.common, "of the activations and the KV cache (default: f32)"),
-        ARGS_COMMON(j.common),
+        ARGS_COMMON(j.common), ARGS_PIN(j.common),
     };
     const args_spec spec = {
         .synopsis = "DIR --prompt TEXT [options]",
-        .about = "Continues a prompt with the model in DIR (config.json, tokenizer.json, safetensors) up to\n"
-                 "its end-of-text, printing text as it is made; special tokens are not printed, and bytes that\n"
+        .about = "Continues a prompt with the model in DIR (config.json, tokenizer.json, safetensors), or in a GGUF\n"
+                 "file given for it, up to its end-of-text, printing text as it is made; special tokens are not printed, and bytes that\n"
                  "are no UTF-8 appear as U+FFFD.  All memory is taken before the first token.",
         .positionals = positionals,
         .values = &j.dir,

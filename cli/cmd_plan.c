@@ -18,13 +18,6 @@ typedef struct plan_job {
     plan_answer answer;
 } plan_job;
 
-/* The dtype in which a CPU would hold the experts: 16 bits where the checkpoint's form is none that it computes with. */
-static int32_t cpu_dtype(const planner_format *f)
-{
-    if (!strcmp(f->name, "f32")) return MOEWE_DTYPE_F32;
-    return !strcmp(f->name, "f16") ? MOEWE_DTYPE_F16 : MOEWE_DTYPE_BF16;
-}
-
 static int layer_plan(plan_job *j)
 {
     plan_answer *a = &j->answer;
@@ -32,7 +25,6 @@ static int layer_plan(plan_job *j)
     uint64_t pairs, pair_bytes;
     if (!a->facts->n_moe_layers) return CLI_OK;
     c.name = a->facts->model_type;
-    c.w_dtype = a->w_dtype;
     if (moewe_plan_create(j->device, &c, &j->layer) || moewe_plan_need(j->layer, &a->need))
         return cli_fail("%s: %s", a->facts->file, moewe_last_error());
     a->layer = j->layer;
@@ -63,7 +55,7 @@ static int on_cpu(plan_job *j)
     const planner_ask *p = &a->plan.ask;
     if (s->tp * s->dp > 1 || !a->layer || p->context > INT32_MAX || p->sequences > INT32_MAX) return CLI_OK;
     const planner_cpu_ask ask = {.dtype = p->dtype,
-                                 .w_dtype = a->w_dtype,
+                                 .weights = p->weights,
                                  .tokens = p->tokens,
                                  .context = (int32_t)p->context,
                                  .sequences = (int32_t)p->sequences,
@@ -86,7 +78,7 @@ static int plan(plan_job *j)
         return cli_fail("%s", e.text);
     a->facts = planner_model_facts(j->model);
     a->device = j->device;
-    a->w_dtype = cpu_dtype(j->ask.weights && !j->ask.weights->scale_bits ? j->ask.weights : &a->plan.plain_format);
+    a->w_dtype = a->plan.moe.w_dtype;
     int status = layer_plan(j);
     if (!status) status = on_cpu(j);
     if (status) return status;
@@ -188,7 +180,7 @@ int cmd_plan(int argc, char **argv)
     int status = args_parse(&spec, argc, argv);
     if (status != ARGS_GO) return status;
     if (j.weights_name) {
-        j.ask.weights = planner_format_find(j.weights_name, &e);
+        j.ask.weights = weight_format_find(j.weights_name, &e);
         if (!j.ask.weights) return cli_usage("--weights: %s", e.text);
     }
     status = plan(&j);

@@ -274,6 +274,7 @@ int cmd_run(int argc, char **argv)
          .help = "of the rows, integers, for layers that choose experts by token id"},
         ARGS_DTYPE(j.common, "of x, the values between the GEMMs, and y (default: f32)"),
         ARGS_COMMON(j.common),
+        ARGS_PIN(j.common),
     };
     const args_spec spec = {
         .synopsis = "DIR --layer NAME|N --input FILE[:TENSOR] --output FILE [options]",

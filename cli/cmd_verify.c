@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "args.h"
 #include "block.h"
@@ -39,8 +40,29 @@ typedef struct verify_job {
  * [2^e, 2^(e+1)) is off by anything up to u * 2^e, in the mean square by u * 2^e / sqrt(3), at most u / sqrt(3) of v.
  * Such errors reach y and are independent: x through gate, which silu passes on times at most 1.28, x through up, the
  * middle, and y itself: u / sqrt(3) * sqrt(1.28^2 + 3) = 1.24 u.  A square passes an error on doubled.  Latent experts
- * round twice more: once before the activation and once after it. */
-static double allowed_error(int32_t dtype, const moewe_config *c)
+ * round twice more: once before the activation and once after it.
+ *
+ * Quantised weights: the reference is the plain model's, so what rounding the weights does is allowed as well.  A float
+ * with m bits of mantissa is off by u / sqrt(3), u = 2^-(m + 1), as above.  An integer code of a block whose largest
+ * weight has code q is off by 1 / sqrt(12) in the mean square, where the root mean square of the block is taken to be
+ * at least q / 4, as it is in weights that a normal distribution could have drawn.  Errors of gate, up and down are
+ * independent.  Activations may become codes of 8 bits on the way, before each of the three. */
+static double quantised_error(int32_t w_dtype)
+{
+    switch (w_dtype) {
+    case MOEWE_DTYPE_E4M3: return 0x1p-4 / sqrt(3);
+    case MOEWE_DTYPE_E2M1: return 0x1p-2 / sqrt(3);
+    case MOEWE_DTYPE_I8:
+    case MOEWE_DTYPE_Q8_0: return 4.0 / 127 / sqrt(12);
+    case MOEWE_DTYPE_Q6_K: return 4.0 / 31 / sqrt(12);
+    case MOEWE_DTYPE_I4:
+    case MOEWE_DTYPE_Q4_0:
+    case MOEWE_DTYPE_Q4_K: return 4.0 / 7.5 / sqrt(12);
+    default: return 0;
+    }
+}
+
+static double allowed_rounding(int32_t dtype, const moewe_config *c)
 {
     double inter = c->inter > c->shared_inter ? c->inter : c->shared_inter;
     if (dtype == MOEWE_DTYPE_BF16) {
@@ -49,6 +71,15 @@ static double allowed_error(int32_t dtype, const moewe_config *c)
         return 0x1p-8 * sqrt(squares / 3);
     }
     return 0x1p-24 * sqrt(2.0 * ((double)c->hidden + inter + 2.0 * (double)c->latent));
+}
+
+static double allowed_error(int32_t dtype, const moewe_config *c)
+{
+    double up = quantised_error(c->w_dtype), down = quantised_error(c->down_dtype), rounding = allowed_rounding(dtype, c);
+    double into = c->act == MOEWE_ACT_RELU2 ? 4 : 1.28 * 1.28 + 1, codes = quantised_error(MOEWE_DTYPE_I8);
+    if (up > 0) up = hypot(up, codes);
+    if (down > 0) down = hypot(down, codes);
+    return sqrt(rounding * rounding + into * up * up + down * down);
 }
 
 /* Largest relative error of routing weights: a logit of hidden products drifts by u * sqrt(hidden) of the largest
@@ -197,6 +228,8 @@ static float element(const moewe_matrix *m, int64_t row, int64_t column, int64_t
 static int route(verify_rows *r, const moewe_config *c, const moewe_matrix *router)
 {
     int32_t n = c->n_experts + c->n_null;
+    if (router->dtype > MOEWE_DTYPE_BF16)
+        return cli_fail("the router is stored as %s, f32, bf16 or f16 is expected", moewe_dtype_name(router->dtype));
     double *row = malloc((size_t)r->width * sizeof *row);
     if (!row) return cli_fail("no memory for a row of %d numbers", (int)r->width);
     for (int32_t e = 0; e < n; e++) {
@@ -513,7 +546,12 @@ static int verify(verify_job *j, const char *dir)
     int status = cli_model_open(&j->model, dir, &j->common);
     if (status) return status;
     if (!j->reference_path) {
-        if (snprintf(path, sizeof path, "%s/reference.safetensors", dir) >= (int)sizeof path)
+        const char *slash = strrchr(dir, '/');
+        struct stat st;
+        int is_file = stat(dir, &st) == 0 && S_ISREG(st.st_mode);
+        size_t length = !is_file ? strlen(dir) : slash ? (size_t)(slash - dir) : 0;
+        if (length >= sizeof path || snprintf(path, sizeof path, "%.*s%sreference.safetensors", (int)length, dir,
+                                              is_file && !slash ? "" : "/") >= (int)sizeof path)
             return cli_fail("%s: the path is longer than %zu bytes", dir, sizeof path - 1);
         j->reference_path = path;
     }
@@ -540,7 +578,7 @@ int cmd_verify(int argc, char **argv)
          .metavar = "FILE",
          .kind = ARGS_TEXT,
          .out = &j.reference_path,
-         .help = "inputs and outputs (default: DIR/reference.safetensors)"},
+         .help = "inputs and outputs (default: reference.safetensors in the model's folder)"},
         {.name = "--token-ids",
          .metavar = "FILE:TENSOR",
          .kind = ARGS_TEXT,
@@ -554,6 +592,7 @@ int cmd_verify(int argc, char **argv)
          .words = rows_words,
          .help = "rows one by one, or all at once (default): the same bits"},
         ARGS_COMMON(j.common),
+        ARGS_PIN(j.common),
     };
     const args_spec spec = {
         .synopsis = "DIR [options]",
@@ -568,7 +607,8 @@ int cmd_verify(int argc, char **argv)
             "weights that were recorded.\n"
             "\n"
             "The allowed error is 2^-24 * sqrt(2 * (hidden + inter)) in f32 and 1.24 * 2^-8 in bf16 (more\n"
-            "where a square doubles errors or latent rows are rounded too).  In bf16 the\n"
+            "where a square doubles errors or latent rows are rounded too; where weights are quantised, what that\n"
+            "does to weights of a normal distribution is added).  In bf16 the\n"
             "experts are those that the unrounded input chooses, because a near tie may fall either way once\n"
             "x is rounded.\n"
             "\n"

@@ -17,6 +17,8 @@ static const struct {
     {"verify", cmd_verify, "compare MoE blocks with a reference"},
     {"run", cmd_run, "run one MoE block over the rows of a tensor"},
     {"plan", cmd_plan, "how much workspace a model's MoE layers take, and why"},
+    {"quantize", cmd_quantize, "write a checkpoint with its weights in fewer bits"},
+    {"bench", cmd_bench, "time layers, the engine and the machine itself"},
 };
 enum { COMMANDS = sizeof commands / sizeof *commands };
 

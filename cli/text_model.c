@@ -22,6 +22,7 @@ int text_model_start(text_model *m, const cli_common *common, int32_t sequences,
     fmt_error e;
     engine_options o = {.backend = common->backend,
                         .threads = common->threads,
+                           .pin = common->pin,
                         .dtype = common->dtype,
                         .max_sequences = sequences,
                         .context = context,
