@@ -2,6 +2,7 @@
  * tasks that the threads take one after another, so that one that lost its core for a moment does not set the result. */
 #include "ceilings.h"
 
+#include "../formats/clones.h"
 #include "clock.h"
 #include "machine.h"
 
@@ -11,7 +12,8 @@ static const double peak_task_seconds = 0.002;
 
 /* ---- memory ------------------------------------------------------------------------------ */
 
-typedef uint64_t line64 __attribute__((vector_size(64)));
+typedef uint64_t half_line __attribute__((vector_size(32)));
+enum { LINE = 2, LINES_AHEAD = 64 }; /* a line is so many half_lines; asked for so far ahead */
 
 typedef struct read_task {
     const uint8_t *data;
@@ -20,41 +22,37 @@ typedef struct read_task {
 
 static volatile uint64_t read_sink; /* what was read is used */
 
-static void read_one(const line64 *p, size_t n)
+/* Reads `streams` streams of n lines each, side by side; wide loads, or the loads and not the memory set the rate. */
+static inline __attribute__((always_inline)) void read_streams(const half_line *p, size_t n, const size_t streams)
 {
-    line64 a = {0}, b = {0}, c = {0}, d = {0};
-    for (size_t i = 0; i + 4 <= n; i += 4) {
-        a ^= p[i];
-        b ^= p[i + 1];
-        c ^= p[i + 2];
-        d ^= p[i + 3];
-    }
-    a ^= b ^ c ^ d;
+    half_line a = {0}, b = {0};
+    for (size_t i = 0; i < n; i++)
+        for (size_t s = 0; s < streams; s++) {
+            const half_line *line = p + (s * n + i) * LINE;
+            __builtin_prefetch(line + LINES_AHEAD * LINE, 0, 3);
+            a ^= line[0];
+            b ^= line[1];
+        }
+    a ^= b;
     if (a[0] == 1) read_sink = a[0];
 }
 
-static void read_four(const line64 *p, size_t n)
+FMT_CLONES static void read_one(const half_line *p, size_t lines)
 {
-    enum { AHEAD = 32 }; /* lines */
-    line64 a = {0}, b = {0}, c = {0}, d = {0};
-    size_t q = n / 4;
-    for (size_t i = 0; i < q; i++) {
-        for (size_t s = 0; s < 4; s++) __builtin_prefetch(p + s * q + i + AHEAD, 0, 0);
-        a ^= p[i];
-        b ^= p[q + i];
-        c ^= p[2 * q + i];
-        d ^= p[3 * q + i];
-    }
-    a ^= b ^ c ^ d;
-    if (a[0] == 1) read_sink = a[0];
+    read_streams(p, lines, 1);
+}
+
+FMT_CLONES static void read_four(const half_line *p, size_t lines)
+{
+    read_streams(p, lines / 4, 4);
 }
 
 static void read_some(void *task, int32_t i, int32_t count)
 {
     const read_task *t = task;
-    const line64 *p = (const line64 *)(const void *)(t->data + (uint64_t)i * read_chunk);
+    const half_line *p = (const half_line *)(const void *)(t->data + (uint64_t)i * read_chunk);
     (void)count;
-    (t->streams == 1 ? read_one : read_four)(p, read_chunk / sizeof *p);
+    (t->streams == 1 ? read_one : read_four)(p, read_chunk / (LINE * sizeof *p));
 }
 
 int bench_reader_open(bench_reader *r, const moewe_device *dev, uint64_t bytes, fmt_error *e)
