@@ -1,15 +1,15 @@
-/* kernels_amx.c - AMX: tiles of 16 rows by 16 columns through tdpbf16ps, for bf16 rows on bf16 weights and for
- * every scaled type; the rest goes to the AVX-512 level with BF16.
+/* kernels_amx.c - AMX: tiles of 16 rows by 16 columns through tdpbf16ps, for bf16 rows on bf16 weights and for E4M3
+ * codes.  Whole-number codes are tile_ints.c's, or by few rows VNNI's; the rest goes to the AVX-512 level with BF16.
  *
  * Shapes   rows of x in one to four bands of up to 16; 64 columns of a panel in four tiles; K in spans of
  *          SPAN, so that a span of x for all bands, and of weights, stay in L1 and L2 while every band and
  *          panel uses them.
- * Reads    bf16 weights where they lie; others are decoded to bf16, exactly, a span at a time.  x of scaled
- *          types is rounded to bf16.
- * Order    unscaled: one chain of tdpbf16ps over K.  Scaled: a chain for each block of at most SPAN, then
- *          c = c + scale * chain in f32 (and c = c - minimum * sum of x).  A row's chain is the same whatever
- *          other rows there are, since the instruction computes rows apart.
- * Tiles    0 to 3 results, 4 x, 5 and 6 weights in turn.  tdpbf16ps takes subnormals for zero. */
+ * Reads    bf16 weights where they lie; E4M3 is decoded to bf16, exactly, DECODED K's at a time, and x is rounded
+ *          to bf16 for it.
+ * Order    bf16: one chain of tdpbf16ps over K.  E4M3: a chain for each block, or for 128 K's of a larger one, then
+ *          c = c + scale * chain in f32.  A row's chain is the same whatever other rows there are, since the
+ *          instruction computes rows apart.
+ * Tiles    tdpbf16ps takes subnormals for zero. */
 #include "amx.h"
 
 enum { SPAN = 256 };
@@ -168,7 +168,6 @@ typedef struct decoded {
         _tile_stored(n, to, 64);                                                                                       \
     } while (0)
 
-
 /* c (+)= scale * chain, one after another, for 16 columns of a band whose sums stay in registers.  A chain is read back
  * two chains later, when its tile has long been stored. */
 static void scaled_many(const call *t, const decoded *d, const uint16_t *x, int32_t j, float *c, int add)
@@ -269,18 +268,13 @@ static void scaled_span(const call *t, const cpu_panel *panel, int32_t at, int32
         const uint8_t *codes = room;
         if (panel->packed) {
             codes = panel->data + cpu_element_bytes(f, t->width, first);
-            int64_t left = (int64_t)t->k - first - DECODED;
-            if (left > 0) {
-                int64_t lines = (int64_t)cpu_element_bytes(f, t->width, left < DECODED ? left : DECODED) / 64;
-                lines_ahead a = {codes + cpu_element_bytes(f, t->width, DECODED), (int32_t)lines};
-                ask_ahead(&a, 0);
-            }
+            lines_ahead next = next_lines(panel, 1, 0, first, t->k, DECODED);
+            ask_ahead(&next, 0);
         } else {
             cpu_pack_block(panel, t->width, first, n, room);
         }
         decode_e4m3(codes, t->width, padded, w);
-        decoded d = {.w = w, .scale = scale, .chains = (n + chain - 1) / chain,
-                     .steps = chain / t->kstep};
+        decoded d = {.w = w, .scale = scale, .chains = (n + chain - 1) / chain, .steps = chain / t->kstep};
         chain_scales(rest(), panel, t->width, t->k, first, chain, d.chains, scale, min);
         for (int32_t b = 0; b < t->bands; b++) {
             const uint16_t *x = t->x + b * t->band * SPAN + in;
@@ -329,7 +323,8 @@ static void tile(const void *const *x, int32_t x_dtype, int32_t rows, const cpu_
         }
         return;
     }
-    call t = {.rows = rows, .bands = (rows + AMX_BAND - 1) / AMX_BAND, .k = k, .x = xb, .kstep = f->block < CPU_STEP ? f->block : CPU_STEP};
+    call t = {.rows = rows, .bands = (rows + AMX_BAND - 1) / AMX_BAND, .k = k, .x = xb,
+              .kstep = f->block < CPU_STEP ? f->block : CPU_STEP};
     t.band = (rows + t.bands - 1) / t.bands;
     amx_configure(t.band, t.kstep * 2);
     for (int32_t at = 0; at < k; at += SPAN) {
