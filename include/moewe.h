@@ -215,7 +215,8 @@ typedef struct moewe_allocator {
 
 /* A CPU device runs fn(task, i, count) for every i in [0, count) through this, so that a
  * host program may lend its own threads.  run must return only when all have run; it may run
- * them one after another, and is called from the thread that called the library. */
+ * them one after another, and is called from the thread that called the library.  Its threads need 1 MiB of
+ * stack, as a caller of moewe_run does. */
 typedef void (*moewe_task_fn)(void *task, int32_t i, int32_t count);
 typedef struct moewe_executor {
     void   *ctx;
