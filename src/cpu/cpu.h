@@ -56,6 +56,13 @@ static inline int cpu_same_format(const cpu_format *a, const cpu_format *b)
 {
     return a->values == b->values && a->scales == b->scales && a->block == b->block;
 }
+/* c of so many rows times the panel's factor. */
+static inline void cpu_apply_factor(const cpu_panel *p, int32_t rows, float *c)
+{
+    if (p->factor != 1.0f)
+        for (int32_t i = 0; i < rows * CPU_COLS; i++) c[i] *= p->factor;
+}
+
 static inline int cpu_scaled(const cpu_format *f) { return f->values >= CPU_E4M3; }
 static inline int cpu_nibbles(const cpu_format *f) { return f->values >= CPU_E2M1; }
 

@@ -297,12 +297,6 @@ static void add_block(const float *t, const float *scale, const float *min, cons
     }
 }
 
-static void scale_tile(const cpu_panel *panel, int32_t rows, float *c)
-{
-    if (panel->factor != 1.0f)
-        for (int32_t i = 0; i < rows * CPU_COLS; i++) c[i] *= panel->factor;
-}
-
 /* Codes are computed with as they are, in chains of at most a block, and each chain is scaled. */
 static void tile_scaled(const void *const *x, int32_t x_dtype, int32_t rows, const cpu_panel *panel, int32_t k, float *c)
 {
@@ -323,7 +317,7 @@ static void tile_scaled(const void *const *x, int32_t x_dtype, int32_t rows, con
             add_block(t, scale, minima, xb + in, rows, width, n, c, at + in > 0);
         }
     }
-    scale_tile(panel, rows, c);
+    cpu_apply_factor(panel, rows, c);
 }
 
 static void tile_panel(const void *const *x, int32_t x_dtype, int32_t rows, const cpu_panel *panel, int32_t k, float *c)
@@ -379,7 +373,7 @@ static void tile_ints(const void *const *x, int32_t x_dtype, int32_t rows, const
             continue;
         }
         tile_vnni(x, x_dtype, rows, panels + p, n, k, c + p);
-        for (int32_t i = p; i < p + n; i++) scale_tile(&panels[i], rows, c[i]);
+        for (int32_t i = p; i < p + n; i++) cpu_apply_factor(&panels[i], rows, c[i]);
     }
 }
 #else

@@ -75,6 +75,7 @@ void fill_pattern(void *p, uint64_t bytes, int pattern)
 
 backend_list cpu_backends(void)
 {
+    static int said; /* once a program is enough */
     char text[4096], *line = text;
     backend_list list = {0};
     size_t length = moewe_device_list(text, sizeof text);
@@ -88,9 +89,12 @@ backend_list cpu_backends(void)
             CHECK(list.n < BACKENDS_MAX, "more than %d back ends", BACKENDS_MAX);
             memcpy(list.name[list.n], line, name);
             list.n++;
+        } else if (!said && !strncmp(line, "cpu-", 4)) {
+            print_message("skipped: %.*s\n", (int)(end - line), line);
         }
         line = *end ? end + 1 : end;
     }
+    said = 1;
     CHECK(list.n > 0, "moewe_device_list says yes to no cpu back end: %s", text);
     return list;
 }

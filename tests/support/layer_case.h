@@ -52,7 +52,7 @@ typedef struct backend_list {
     char name[BACKENDS_MAX][32];
 } backend_list;
 
-backend_list  cpu_backends(void); /* fails the test when there is none */
+backend_list  cpu_backends(void); /* fails the test when there is none; prints those that cannot run here as skipped */
 moewe_device *open_backend(const char *name, int32_t n_threads);
 
 /* Calls edge with each back end's name and a device of two threads. */

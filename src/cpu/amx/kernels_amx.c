@@ -289,13 +289,6 @@ static void scaled_span(const call *t, const cpu_panel *panel, int32_t at, int32
 
 /* ---- the tile --------------------------------------------------------------------------------------- */
 
-static void scale_all(int32_t rows, const cpu_panel *panels, int32_t n_panels, float *const *c)
-{
-    for (int32_t p = 0; p < n_panels; p++)
-        if (panels[p].factor != 1.0f)
-            for (int32_t i = 0; i < rows * CPU_COLS; i++) c[p][i] *= panels[p].factor;
-}
-
 static void tile(const void *const *x, int32_t x_dtype, int32_t rows, const cpu_panel *panels, int32_t n_panels, int32_t k,
                  float *const *c)
 {
@@ -312,7 +305,7 @@ static void tile(const void *const *x, int32_t x_dtype, int32_t rows, const cpu_
     }
     if (cpu_ints(f)) {
         amx_tile_ints(x, x_dtype, rows, panels, n_panels, k, c);
-        scale_all(rows, panels, n_panels, c);
+        for (int32_t p = 0; p < n_panels; p++) cpu_apply_factor(&panels[p], rows, c[p]);
         return;
     }
     if (!scaled && (f->values != CPU_BF16 || x_dtype != MOEWE_DTYPE_BF16)) {
@@ -339,7 +332,7 @@ static void tile(const void *const *x, int32_t x_dtype, int32_t rows, const cpu_
         }
     }
     _tile_release();
-    scale_all(rows, panels, n_panels, c);
+    for (int32_t p = 0; p < n_panels; p++) cpu_apply_factor(&panels[p], rows, c[p]);
 }
 
 /* ---- the rest of the table ---------------------------------------------------------------------------- */
