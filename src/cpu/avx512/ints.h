@@ -134,29 +134,10 @@ static inline lines_ahead next_lines(const cpu_panel *panels, int32_t n_panels, 
 
 /* ---- scales of weights ------------------------------------------------------------------------- */
 
-static inline __m512 e8m0_scales(__m512i e)
-{
-    __m512i bits = _mm512_slli_epi32(e, 23);
-    bits = _mm512_mask_mov_epi32(bits, _mm512_testn_epi32_mask(e, e), _mm512_set1_epi32(0x00400000));
-    bits = _mm512_mask_mov_epi32(bits, _mm512_cmpeq_epi32_mask(e, _mm512_set1_epi32(255)), _mm512_set1_epi32(0x7fc00000));
-    return _mm512_castsi512_ps(bits);
-}
-
-static inline __m512 e4m3_scales(__m512i b)
-{
-    __m512i u = _mm512_and_si512(b, _mm512_set1_epi32(0x7f));
-    __m512i normal = _mm512_add_epi32(_mm512_slli_epi32(u, 20), _mm512_set1_epi32(120 << 23));
-    __m512i small = _mm512_castps_si512(_mm512_mul_ps(_mm512_cvtepi32_ps(u), _mm512_set1_ps(0x1p-9f)));
-    __m512i bits = _mm512_mask_mov_epi32(normal, _mm512_cmplt_epi32_mask(u, _mm512_set1_epi32(8)), small);
-    bits = _mm512_mask_mov_epi32(bits, _mm512_cmpeq_epi32_mask(u, _mm512_set1_epi32(0x7f)), _mm512_set1_epi32(0x7fc00000));
-    return _mm512_castsi512_ps(_mm512_or_si512(bits, _mm512_slli_epi32(_mm512_and_si512(b, _mm512_set1_epi32(0x80)), 24)));
-}
-
 /* Scales and minima of the chains of `each` K's from at on: [chains][CPU_COLS].  Values as cpu_kernels.scales has. */
 static inline void chain_scales(const cpu_kernels *k, const cpu_panel *p, int32_t width, int32_t all, int32_t at, int32_t each,
                                 int32_t chains, float *scale, float *min)
 {
-    cpu_scale_room room;
     int32_t held = -1;
     for (int32_t i = 0; i < chains; i++, scale += CPU_COLS, min += CPU_COLS) {
         int32_t block = (at + i * each) / p->format.block;
@@ -164,27 +145,7 @@ static inline void chain_scales(const cpu_kernels *k, const cpu_panel *p, int32_
             memcpy(scale, scale - CPU_COLS, CPU_COLS * sizeof *scale);
             continue;
         }
-        held = block;
-        int32_t kind = p->format.scales;
-        if (kind != CPU_SCALES_F16 && kind != CPU_SCALES_BF16 && kind != CPU_SCALES_E8M0 && kind != CPU_SCALES_E4M3) {
-            k->scales(p, width, all, block, scale, min);
-            continue;
-        }
-        const uint8_t *raw = cpu_scales_of(p, width, all, block, &room).inner;
-        for (int32_t j = 0; j < width; j += 16) {
-            const __m256i *half = (const __m256i *)(const void *)(raw + 2 * j);
-            const __m128i *byte = (const __m128i *)(const void *)(raw + j);
-            __m512 s;
-            if (kind == CPU_SCALES_F16)
-                s = _mm512_cvtph_ps(_mm256_loadu_si256(half));
-            else if (kind == CPU_SCALES_BF16)
-                s = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(half)), 16));
-            else if (kind == CPU_SCALES_E8M0)
-                s = e8m0_scales(_mm512_cvtepu8_epi32(_mm_loadu_si128(byte)));
-            else
-                s = e4m3_scales(_mm512_cvtepu8_epi32(_mm_loadu_si128(byte)));
-            _mm512_store_ps(scale + j, s);
-        }
+        k->scales(p, width, all, held = block, scale, min);
     }
 }
 
