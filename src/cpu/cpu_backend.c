@@ -149,9 +149,9 @@ static size_t cpu_describe(const moewe_plan *plan, char *buf, size_t cap)
     const moewe_config *c = &plan->cfg;
     uint64_t rows = plan->choice.mid_bytes / largest_row(c);
     int n = snprintf(buf, cap,
-                     "kernel: panels of %d columns, tiles of up to %d rows, K in blocks of %d\n"
+                     "kernel: panels of %d columns, tiles of up to %d rows\n"
                      "chunk: %d tokens, %llu rows in flight\n",
-                     CPU_COLS, CPU_ROWS, CPU_BLOCK, plan->choice.chunk_tokens, (unsigned long long)rows);
+                     CPU_COLS, cpu_of(plan->dev)->kernels->rows, plan->choice.chunk_tokens, (unsigned long long)rows);
     return n < 0 ? 0 : (size_t)n;
 }
 

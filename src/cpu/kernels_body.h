@@ -1,7 +1,9 @@
 /* kernels_body.h - what every level compiles for itself, with its own -m flags: activations, row
  * helpers, and the walk of one tile over K.  Included once by each kernels_*.c, which defines
  *     block_f32/bf16/f16(xb, rows, panel, width, k, c, add)
- * before it: c[r][j] (+)= sum over k of xb[r][k] * panel[k][j], one chain of additions in order of k.
+ * before it: c[r][j] (+)= sum over k of xb[r][k] * panel[k][j], one chain of additions in order of k.  A level that
+ * has more also defines CPU_BF16_PAIRS, with block_pairs for bf16 by bf16, and CPU_INTS, with tile_vnni for
+ * whole-number codes.
  *
  * Loops here use no fused multiply-add (-ffp-contract=off), so they give the same bits at every level. */
 #include <math.h>
