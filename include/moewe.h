@@ -286,7 +286,8 @@ typedef struct moewe_config {
     int32_t  group_best;    /* a group ranks by the sum of its group_best best scores; 0 = 1 */
     int32_t  score;         /* moewe_score */
     int32_t  act;           /* moewe_act */
-    int32_t  x_dtype;       /* F32 (default) or BF16; also the dtype of the values between the two GEMMs */
+    int32_t  x_dtype;       /* F32 (default) or BF16; also the dtype of the values between the two GEMMs, but that
+                               whole-number weights read both in int8, blocks of 32 with a scale each */
     int32_t  w_dtype;       /* of gate and up, any that weights may have; default F32 */
     int32_t  down_dtype;    /* likewise, of down; default w_dtype */
     int32_t  y_dtype;       /* F32 or BF16; default x_dtype */

@@ -63,10 +63,20 @@ static inline void cpu_apply_factor(const cpu_panel *p, int32_t rows, float *c)
         for (int32_t i = 0; i < rows * CPU_COLS; i++) c[i] *= p->factor;
 }
 
+/* In which order a dword or two of whole-number codes have their K's, which rounded rows follow. */
+enum { CPU_ORDER_NONE, CPU_ORDER_BYTES, CPU_ORDER_NIBBLES };
+static inline int32_t cpu_order(cpu_values v)
+{
+    return v <= CPU_E4M3 ? CPU_ORDER_NONE : v == CPU_I8 ? CPU_ORDER_BYTES : CPU_ORDER_NIBBLES;
+}
+
 static inline int cpu_scaled(const cpu_format *f) { return f->values >= CPU_E4M3; }
 static inline int cpu_nibbles(const cpu_format *f) { return f->values >= CPU_E2M1; }
 
 typedef struct cpu_act { int32_t kind; float limit, alpha, beta; } cpu_act;
+
+/* For the x_dtype of a tile: rows are what cpu_kernels.round made, in the order of the panels' codes. */
+enum { CPU_X_ROUNDED = -1 };
 
 /* What a level does better than its neighbours; scalar fills every entry. */
 typedef struct cpu_kernels {
@@ -78,6 +88,9 @@ typedef struct cpu_kernels {
     /* Scales, times the outer ones of K quants, of block b of a panel of k K's, for all padded columns; minima are
      * written for CPU_SCALES_K4 only.  The panel's factor is not in them. */
     void (*scales)(const cpu_panel *panel, int32_t width, int32_t k, int32_t b, float *scale, float *min);
+    /* Rounds n values of x to int8 into a row of k from its column at on, a multiple of CPU_STEP; the rest of the last
+     * block are zeros.  A row takes cpu_rounded_bytes(k); its parts may be written by several threads. */
+    void (*round)(void *row, int32_t k, int32_t at, const void *x, int32_t x_dtype, int32_t n, int32_t order);
     /* u[i] = act(g[i], u[i]); g unused by ungated acts. */
     void (*act)(const cpu_act *a, const float *g, float *u, int32_t n);
     /* y[i] += w * x[i] */
@@ -119,6 +132,9 @@ void cpu_parallel(const moewe_device *dev, moewe_task_fn fn, void *task, int32_t
 uint32_t     cpu_layout(void);
 uint64_t     cpu_packed_bytes(moewe_shape shape, const moewe_matrix *m);
 moewe_status cpu_pack(const moewe_device *dev, moewe_shape shape, const moewe_matrix *src, void *dst, void *stream);
+/* The order of a dtype's codes. */
+int32_t      cpu_order_of(int32_t dtype);
+uint64_t     cpu_rounded_bytes(int32_t k);
 /* Panel p of matrix e; m is canonical. */
 cpu_panel cpu_panel_of(const moewe_matrix *m, moewe_shape shape, int32_t e, int32_t p);
 /* Bytes of k K's of a packed panel's elements. */
@@ -153,7 +169,8 @@ typedef struct cpu_views {
     int32_t     *order;     /* [chunk * top_k]: pairs by expert, then by token and slot */
     int32_t     *offsets;   /* [n_local + n_null + 1] into order */
     cpu_segment *segments;  /* [n_local + n_null + 1]: the pairs in flight */
-    uint8_t     *mid;       /* activated rows, x_dtype */
+    uint8_t     *xq;        /* [chunk][cpu_rounded_bytes]: what experts read, when their weights are whole numbers */
+    uint8_t     *mid;       /* activated rows, x_dtype or rounded */
     float       *acc;       /* [chunk][hidden], when y is not f32 */
     uint8_t     *z;         /* [chunk][latent], x_dtype: what latent experts read, then their sum */
     float       *z_acc;     /* [chunk][latent] */
@@ -163,6 +180,8 @@ typedef struct cpu_views {
 void     cpu_choose(moewe_plan *plan, uint64_t limit);
 void     cpu_book(const moewe_plan *plan, carve *c, void *views);
 uint64_t cpu_route_tile_bytes(const moewe_config *cfg);
+uint64_t cpu_xq_row_bytes(const moewe_config *cfg); /* 0: x is not rounded */
+uint64_t cpu_mid_row_bytes(const moewe_config *cfg, int shared);
 
 /* ---- stages ----------------------------------------------------------------------- */
 

@@ -33,9 +33,22 @@ static uint64_t row_bytes(const moewe_config *c, int32_t width)
     return (uint64_t)width * moewe_dtype_bytes(c->x_dtype);
 }
 
+uint64_t cpu_xq_row_bytes(const moewe_config *c)
+{
+    return cpu_order_of(c->w_dtype) ? cpu_rounded_bytes(moewe_expert_width(c)) : 0;
+}
+
+/* The dtypes of a shared expert are its weights' matter, which no plan knows: it gets room for rows as they are. */
+uint64_t cpu_mid_row_bytes(const moewe_config *c, int shared)
+{
+    if (shared) return row_bytes(c, c->shared_inter);
+    return cpu_order_of(c->down_dtype) ? cpu_rounded_bytes(c->inter) : row_bytes(c, c->inter);
+}
+
 static uint64_t largest_row(const moewe_config *c)
 {
-    return row_bytes(c, c->inter > c->shared_inter ? c->inter : c->shared_inter);
+    uint64_t routed = cpu_mid_row_bytes(c, 0), shared = cpu_mid_row_bytes(c, 1);
+    return routed > shared ? routed : shared;
 }
 
 void cpu_book(const moewe_plan *plan, carve *c, void *views)
@@ -52,6 +65,7 @@ void cpu_book(const moewe_plan *plan, carve *c, void *views)
     v->order = carve_take(c, "order", pairs, sizeof *v->order, MOEWE_STAGE_SORT, MOEWE_STAGE_GEMM2);
     v->offsets = carve_take(c, "offsets", experts + 1, sizeof *v->offsets, MOEWE_STAGE_SORT, MOEWE_STAGE_GEMM2);
     v->segments = carve_take(c, "segments", experts + 1, sizeof *v->segments, MOEWE_STAGE_GEMM1, MOEWE_STAGE_GEMM2);
+    v->xq = carve_take(c, "xq", chunk * cpu_xq_row_bytes(cfg), 1, MOEWE_STAGE_ROUTE, MOEWE_STAGE_GEMM1);
     v->mid = carve_take(c, "mid", plan->choice.mid_bytes, 1, MOEWE_STAGE_GEMM1, MOEWE_STAGE_GEMM2);
     v->acc = carve_take(c, "acc", cfg->y_dtype == MOEWE_DTYPE_F32 ? 0 : chunk * (uint64_t)cfg->hidden, sizeof *v->acc,
                         MOEWE_STAGE_ROUTE, MOEWE_STAGE_COMBINE);
@@ -74,12 +88,12 @@ static uint64_t need(moewe_plan *plan, int32_t chunk, uint64_t mid)
 /* Without a limit, enough is enough: the activated rows of a pass stay in the caches and the next pass
  * goes on with the next experts, so more room would buy nothing.  Tokens in a chunk are what weights
  * are read again for: f32 results go straight to y and a token costs only its maps; others need an f32
- * row of hidden for each token of a chunk, as latent experts do of latent. */
+ * row of hidden for each token of a chunk, as latent experts do of latent, and whole-number weights one in int8. */
 enum {
     MID_BYTES = 2 << 20,
     MID_ROWS = 64,
-    ACC_BYTES = 2 << 20,
-    ACC_TOKENS = 512,
+    ROWS_BYTES = 4 << 20,
+    ROWS_TOKENS = 512,
     CHUNK_TOKENS = 16384,
     SMALL_BYTES = 1 << 20
 };
@@ -88,10 +102,10 @@ static int32_t most_tokens(const moewe_config *c)
 {
     int64_t tokens = CHUNK_TOKENS;
     int64_t row = c->y_dtype != MOEWE_DTYPE_F32 ? (int64_t)c->hidden * 4 : 0;
-    row += (int64_t)c->latent * (4 + moewe_dtype_bytes(c->x_dtype));
+    row += (int64_t)c->latent * (4 + moewe_dtype_bytes(c->x_dtype)) + (int64_t)cpu_xq_row_bytes(c);
     if (row) {
-        tokens = ACC_BYTES / row;
-        if (tokens < ACC_TOKENS) tokens = ACC_TOKENS;
+        tokens = ROWS_BYTES / row;
+        if (tokens < ROWS_TOKENS) tokens = ROWS_TOKENS;
     }
     return (int32_t)(tokens < c->max_tokens ? tokens : c->max_tokens);
 }
@@ -100,7 +114,7 @@ static int32_t most_tokens(const moewe_config *c)
 static uint64_t most_mid(const moewe_config *c, int32_t chunk, uint64_t rows_cap, uint64_t bytes_cap)
 {
     uint64_t held = (uint64_t)(c->top_k < c->n_local || c->score == MOEWE_SCORE_GIVEN ? c->top_k : c->n_local);
-    uint64_t all = (uint64_t)chunk * (held * row_bytes(c, c->inter) + row_bytes(c, c->shared_inter));
+    uint64_t all = (uint64_t)chunk * (held * cpu_mid_row_bytes(c, 0) + cpu_mid_row_bytes(c, 1));
     uint64_t cap = rows_cap * largest_row(c);
     if (cap < bytes_cap) cap = bytes_cap;
     uint64_t mid = all < cap ? all : cap;
@@ -114,7 +128,7 @@ static uint64_t one_pass(const moewe_plan *plan)
 {
     const moewe_config *c = &plan->cfg;
     uint64_t pairs = (uint64_t)c->max_tokens * (uint64_t)c->top_k;
-    uint64_t bytes = moewe_add(moewe_mul(pairs, row_bytes(c, c->inter) + 16),
+    uint64_t bytes = moewe_add(moewe_mul(pairs, cpu_mid_row_bytes(c, 0) + 16),
                                (uint64_t)plan->dev->n_threads * cpu_route_tile_bytes(c));
     return bytes > SMALL_BYTES ? bytes : SMALL_BYTES;
 }

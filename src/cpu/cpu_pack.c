@@ -22,16 +22,17 @@ static int32_t scales_of_dtype(int32_t dtype)
     }
 }
 
+static const cpu_format formats[] = {
+    [MOEWE_DTYPE_F32] = {CPU_F32, 0, WHOLE_ROW, 0},   [MOEWE_DTYPE_F16] = {CPU_F16, 0, WHOLE_ROW, 0},
+    [MOEWE_DTYPE_BF16] = {CPU_BF16, 0, WHOLE_ROW, 0}, [MOEWE_DTYPE_E4M3] = {CPU_E4M3, 0, WHOLE_ROW, 0},
+    [MOEWE_DTYPE_E2M1] = {CPU_E2M1, 0, WHOLE_ROW, 0}, [MOEWE_DTYPE_I8] = {CPU_I8, 0, WHOLE_ROW, 0},
+    [MOEWE_DTYPE_I4] = {CPU_I4, 0, WHOLE_ROW, 0},     [MOEWE_DTYPE_Q8_0] = {CPU_I8, CPU_SCALES_F16, 32, 0},
+    [MOEWE_DTYPE_Q4_0] = {CPU_I4, CPU_SCALES_F16, 32, 0}, [MOEWE_DTYPE_Q4_K] = {CPU_U4, CPU_SCALES_K4, 32, 0},
+    [MOEWE_DTYPE_Q6_K] = {CPU_I8, CPU_SCALES_K6, 16, 0},
+};
+
 static cpu_format format_of(const moewe_matrix *m, int32_t cols)
 {
-    static const cpu_format formats[] = {
-        [MOEWE_DTYPE_F32] = {CPU_F32, 0, WHOLE_ROW, 0},   [MOEWE_DTYPE_F16] = {CPU_F16, 0, WHOLE_ROW, 0},
-        [MOEWE_DTYPE_BF16] = {CPU_BF16, 0, WHOLE_ROW, 0}, [MOEWE_DTYPE_E4M3] = {CPU_E4M3, 0, WHOLE_ROW, 0},
-        [MOEWE_DTYPE_E2M1] = {CPU_E2M1, 0, WHOLE_ROW, 0}, [MOEWE_DTYPE_I8] = {CPU_I8, 0, WHOLE_ROW, 0},
-        [MOEWE_DTYPE_I4] = {CPU_I4, 0, WHOLE_ROW, 0},     [MOEWE_DTYPE_Q8_0] = {CPU_I8, CPU_SCALES_F16, 32, 0},
-        [MOEWE_DTYPE_Q4_0] = {CPU_I4, CPU_SCALES_F16, 32, 0}, [MOEWE_DTYPE_Q4_K] = {CPU_U4, CPU_SCALES_K4, 32, 0},
-        [MOEWE_DTYPE_Q6_K] = {CPU_I8, CPU_SCALES_K6, 16, 0},
-    };
     cpu_format f = formats[m->dtype];
     f.source = m->dtype;
     if (moewe_dtype_scaled(m->dtype)) {
@@ -39,6 +40,11 @@ static cpu_format format_of(const moewe_matrix *m, int32_t cols)
         if (m->scale.cols && m->scale.cols < cols) f.block = m->scale.cols;
     }
     return f;
+}
+
+int32_t cpu_order_of(int32_t dtype)
+{
+    return cpu_order(formats[dtype].values);
 }
 
 static int64_t round_up(int64_t n, int64_t to)
@@ -90,6 +96,13 @@ static uint64_t expert_bytes(moewe_shape s, const cpu_format *f)
     uint64_t bytes = moewe_mul(full, panel_bytes(f, CPU_COLS, s.cols));
     if (rest) bytes = moewe_add(bytes, panel_bytes(f, (int32_t)rest, s.cols));
     return moewe_align_up(bytes, MOEWE_ALIGN);
+}
+
+/* Elements, a float for each CPU_STEP of them and a 16-bit sum for each half of that (rounded.h). */
+uint64_t cpu_rounded_bytes(int32_t k)
+{
+    uint64_t padded = (uint64_t)round_up(k, CPU_STEP);
+    return moewe_align_up(padded + padded / CPU_STEP * (sizeof(float) + 2 * sizeof(int16_t)), MOEWE_ALIGN);
 }
 
 uint32_t cpu_layout(void)

@@ -1,7 +1,7 @@
 /* cpu_run.c - one layer, one parallel job in phases; a phase starts when the one before is done.
  *
  *     for each chunk of tokens
- *         ROUTE     tasks: a few tokens each   logits, choice, weights; sums start at 0 or y
+ *         ROUTE     tasks: a few tokens each   logits, choice, weights; x in int8; sums start at 0 or y
  *         LATENT_IN tasks: 64 columns of latent   z = latent_in . x, when experts work on latent rows
  *         sort      one thread                 pairs by expert, counting sort
  *         for each group of pairs whose activated rows fit in mid, experts ascending
@@ -77,6 +77,12 @@ static const void *expert_row(const run_state *s, int32_t token)
 static float *expert_sum_row(const run_state *s, int32_t token)
 {
     return s->v.z_acc ? s->v.z_acc + (int64_t)token * s->cfg->latent : sum_row(s, token);
+}
+
+/* What experts read, in int8. */
+static uint8_t *rounded_x_row(const run_state *s, int32_t token)
+{
+    return s->v.xq + (uint64_t)token * cpu_xq_row_bytes(s->cfg);
 }
 
 static const int32_t *chunk_ids(const run_state *s)
@@ -174,6 +180,9 @@ static void route_task(const run_state *s, int32_t task, int32_t thread)
         else if (s->v.acc)
             s->kernels->to_f32(sum, y_row(s, r), cfg->y_dtype, cfg->hidden);
         if (s->v.z_acc) memset(expert_sum_row(s, r), 0, (size_t)cfg->latent * sizeof *s->v.z_acc);
+        if (s->v.xq && !cfg->latent)
+            s->kernels->round(rounded_x_row(s, r), cfg->hidden, 0, x_row(s, r), cfg->x_dtype, cfg->hidden,
+                              cpu_order_of(cfg->w_dtype));
     }
 }
 
@@ -209,12 +218,16 @@ static void latent_task(const run_state *s, int32_t task, int in)
         for (int32_t r = 0; r < n; r++) {
             float *cr = c + r * CPU_COLS;
             if (m->bias) add_bias(cr, m->bias + col, panel.cols);
-            if (in)
-                s->kernels->from_f32((uint8_t *)(uintptr_t)expert_row(s, token + r) +
-                                         (uint64_t)col * moewe_dtype_bytes(cfg->x_dtype),
-                                     cfg->x_dtype, cr, panel.cols);
-            else
+            if (!in) {
                 add_bias(sum_row(s, token + r) + col, cr, panel.cols);
+                continue;
+            }
+            s->kernels->from_f32((uint8_t *)(uintptr_t)expert_row(s, token + r) +
+                                     (uint64_t)col * moewe_dtype_bytes(cfg->x_dtype),
+                                 cfg->x_dtype, cr, panel.cols);
+            if (s->v.xq)
+                s->kernels->round(rounded_x_row(s, token + r), cfg->latent, col, cr, MOEWE_DTYPE_F32, panel.cols,
+                                  cpu_order_of(cfg->w_dtype));
         }
     }
 }
@@ -250,11 +263,6 @@ static void sort_pairs(const run_state *s)
 
 /* ---- groups of pairs --------------------------------------------------------------- */
 
-static uint64_t mid_row_bytes(const run_state *s, int32_t expert)
-{
-    return (uint64_t)(expert < 0 ? s->cfg->shared_inter : s->cfg->inter) * moewe_dtype_bytes(s->cfg->x_dtype);
-}
-
 /* Rows of the expert at the cursor that are still to do; experts beyond the slots: the shared one. */
 static int32_t rows_left(const run_state *s)
 {
@@ -272,7 +280,7 @@ static int build_group(run_state *s)
         int identity = !shared && s->expert >= s->cfg->n_local;
         int32_t expert = shared ? -1 : s->expert;
         if (rows && !identity) {
-            uint64_t fit = (s->plan->choice.mid_bytes - used) / mid_row_bytes(s, expert);
+            uint64_t fit = (s->plan->choice.mid_bytes - used) / cpu_mid_row_bytes(s->cfg, shared);
             if (!fit) return 1;
             if ((uint64_t)rows > fit) rows = (int32_t)fit;
         }
@@ -280,7 +288,7 @@ static int build_group(run_state *s)
             int32_t first = shared ? s->row : s->v.offsets[s->expert] + s->row;
             s->v.segments[s->n_segments++] = (cpu_segment){.expert = expert, .first = first, .rows = rows, .mid = used};
             if (!shared && !identity) s->n_routed++;
-            if (!identity) used += (uint64_t)rows * mid_row_bytes(s, expert);
+            if (!identity) used += (uint64_t)rows * cpu_mid_row_bytes(s->cfg, shared);
             s->row += rows;
         }
         if (rows_left(s)) return 1;
@@ -293,6 +301,19 @@ static int build_group(run_state *s)
 static int32_t segment_token(const run_state *s, const cpu_segment *g, int32_t row)
 {
     return g->expert < 0 ? g->first + row : s->v.order[g->first + row] / s->cfg->top_k;
+}
+
+/* In what order of K's a segment's activated rows are rounded, when they are: a shared expert's row has room for
+ * that unless it is short. */
+static int32_t mid_order(const run_state *s, int shared)
+{
+    int32_t order = cpu_order_of(shared ? s->w->shared_down.dtype : s->w->down.dtype);
+    return shared && cpu_rounded_bytes(s->cfg->shared_inter) > cpu_mid_row_bytes(s->cfg, 1) ? CPU_ORDER_NONE : order;
+}
+
+static uint8_t *mid_row(const run_state *s, const cpu_segment *g, int32_t row)
+{
+    return s->v.mid + g->mid + (uint64_t)row * cpu_mid_row_bytes(s->cfg, g->expert < 0);
 }
 
 /* ---- GEMM1 -------------------------------------------------------------------------- */
@@ -325,8 +346,8 @@ static void finish_mid(const run_state *s, const cpu_segment *g, int32_t row, in
     const moewe_config *cfg = s->cfg;
     int shared = g->expert < 0;
     const moewe_matrix *gate = shared ? &s->w->shared_gate : &s->w->gate, *up = shared ? &s->w->shared_up : &s->w->up;
-    int64_t inter = shared ? cfg->shared_inter : cfg->inter, at = (shared ? 0 : g->expert) * inter + col;
-    uint32_t each = moewe_dtype_bytes(cfg->x_dtype);
+    int32_t inter = shared ? cfg->shared_inter : cfg->inter, order = mid_order(s, shared);
+    int64_t at = (int64_t)(shared ? 0 : g->expert) * inter + col;
     if (!shared && cfg->flags & MOEWE_FLAG_WEIGHT_ON_INPUT) {
         scale_rows(s, g, row, n, uc);
         if (gc) scale_rows(s, g, row, n, gc);
@@ -336,9 +357,18 @@ static void finish_mid(const run_state *s, const cpu_segment *g, int32_t row, in
         if (up->bias) add_bias(u, up->bias + at, cols);
         if (gc && gate->bias) add_bias(gr, gate->bias + at, cols);
         s->kernels->act(shared ? &s->shared_act : &s->act, gr, u, cols);
-        uint8_t *mid = s->v.mid + g->mid + (uint64_t)((row + r) * inter + col) * each;
-        s->kernels->from_f32(mid, cfg->x_dtype, u, cols);
+        uint8_t *mid = mid_row(s, g, row + r);
+        if (order)
+            s->kernels->round(mid, inter, col, u, MOEWE_DTYPE_F32, cols, order);
+        else
+            s->kernels->from_f32(mid + (uint64_t)col * moewe_dtype_bytes(cfg->x_dtype), cfg->x_dtype, u, cols);
     }
+}
+
+/* Whether x is there in the order of this matrix. */
+static int reads_rounded(const run_state *s, const moewe_matrix *m, int shared)
+{
+    return s->v.xq && !(shared && s->cfg->latent) && cpu_order_of(m->dtype) == cpu_order_of(s->cfg->w_dtype);
 }
 
 static void gemm1_task(const run_state *s, int32_t task)
@@ -352,6 +382,8 @@ static void gemm1_task(const run_state *s, int32_t task)
     moewe_shape shape = {cfg->n_local, inter, shared ? cfg->hidden : moewe_expert_width(cfg)};
     int gated = moewe_act_gated(cfg->act), step = s->kernels->rows;
     int32_t panels = cpu_panels(inter) - first < side ? cpu_panels(inter) - first : side;
+    int rounded = reads_rounded(s, up, shared) && (!gated || reads_rounded(s, gate, shared));
+    int32_t x_dtype = rounded ? CPU_X_ROUNDED : cfg->x_dtype;
     _Alignas(64) float c[2 * CPU_MOST_PANELS][CPU_MOST_ROWS * CPU_COLS];
     cpu_panel of[2 * CPU_MOST_PANELS]; /* up and gate in turn, as results */
     float *results[2 * CPU_MOST_PANELS];
@@ -366,9 +398,9 @@ static void gemm1_task(const run_state *s, int32_t task)
         int32_t n = g->rows - row < step ? g->rows - row : step;
         for (int32_t r = 0; r < n; r++) {
             int32_t token = segment_token(s, g, row + r);
-            rows[r] = shared ? x_row(s, token) : expert_row(s, token);
+            rows[r] = rounded ? rounded_x_row(s, token) : shared ? x_row(s, token) : expert_row(s, token);
         }
-        s->kernels->tile(rows, cfg->x_dtype, n, of, panels * (1 + gated), shape.cols, results);
+        s->kernels->tile(rows, x_dtype, n, of, panels * (1 + gated), shape.cols, results);
         for (int32_t p = 0; p < panels; p++)
             finish_mid(s, g, row, n, (first + p) * CPU_COLS, of[p * (1 + gated)].cols, results[p * (1 + gated)],
                        gated ? results[2 * p + 1] : NULL);
@@ -396,7 +428,7 @@ static void expert_columns(const run_state *s, const cpu_segment *g, int32_t fir
     int32_t inter = shared ? cfg->shared_inter : cfg->inter, expert = shared ? 0 : g->expert;
     const moewe_matrix *down = shared ? &s->w->shared_down : &s->w->down;
     moewe_shape shape = {cfg->n_local, shared ? cfg->hidden : moewe_expert_width(cfg), inter};
-    uint64_t row_bytes = mid_row_bytes(s, g->expert);
+    int32_t x_dtype = mid_order(s, shared) ? CPU_X_ROUNDED : cfg->x_dtype;
     _Alignas(64) float c[CPU_MOST_PANELS][CPU_MOST_ROWS * CPU_COLS];
     cpu_panel of[CPU_MOST_PANELS];
     float *results[CPU_MOST_PANELS];
@@ -408,8 +440,8 @@ static void expert_columns(const run_state *s, const cpu_segment *g, int32_t fir
     }
     for (int32_t row = 0; row < g->rows; row += step) {
         int32_t n = g->rows - row < step ? g->rows - row : step;
-        for (int32_t r = 0; r < n; r++) rows[r] = s->v.mid + g->mid + (uint64_t)(row + r) * row_bytes;
-        s->kernels->tile(rows, cfg->x_dtype, n, of, panels, inter, results);
+        for (int32_t r = 0; r < n; r++) rows[r] = mid_row(s, g, row + r);
+        s->kernels->tile(rows, x_dtype, n, of, panels, inter, results);
         for (int32_t r = 0; r < n; r++) {
             int32_t token = segment_token(s, g, row + r);
             float weight, *sum = shared ? sum_row(s, token) : expert_sum_row(s, token);
@@ -557,8 +589,8 @@ static moewe_status check_one_pass(const run_state *s)
 {
     const moewe_config *cfg = s->cfg;
     if (s->first == MOEWE_STAGE_ROUTE && s->last == MOEWE_STAGE_COMBINE) return MOEWE_OK;
-    uint64_t rows = moewe_mul((uint64_t)s->n_tokens, (uint64_t)cfg->top_k * mid_row_bytes(s, 0) +
-                                                         (cfg->shared_inter ? mid_row_bytes(s, -1) : 0));
+    uint64_t rows = moewe_mul((uint64_t)s->n_tokens, (uint64_t)cfg->top_k * cpu_mid_row_bytes(cfg, 0) +
+                                                         cpu_mid_row_bytes(cfg, 1));
     if (s->n_tokens <= s->plan->choice.chunk_tokens && rows <= s->plan->choice.mid_bytes) return MOEWE_OK;
     return moewe_fail(MOEWE_E_UNSUPPORTED,
                       "moewe_run_stages: %d tokens take plan '%s' more than one pass (chunk of %d tokens, mid of %llu "

@@ -1,65 +1,17 @@
 /* kernels_body.h - what every level compiles for itself, with its own -m flags: activations, row
  * helpers, and the walk of one tile over K.  Included once by each kernels_*.c, which defines
  *     block_f32/bf16/f16(xb, rows, panel, width, k, c, add)
- * before it: c[r][j] (+)= sum over k of xb[r][k] * panel[k][j], one chain of additions in order of k.  A level that
- * has more also defines CPU_BF16_PAIRS, with block_pairs for bf16 by bf16, and CPU_INTS, with tile_vnni for
- * whole-number codes.
+ * before it: c[r][j] (+)= sum over k of xb[r][k] * panel[k][j], one chain of additions in order of k, and
+ *     tile_ints(x, x_dtype, rows, panels, n_panels, k, c)
+ * for whole-number codes of one format, without the panels' factors (rounded.h).  A level that has more also defines
+ * CPU_BF16_PAIRS, with block_pairs for bf16 by bf16.
  *
  * Loops here use no fused multiply-add (-ffp-contract=off), so they give the same bits at every level. */
 #include <math.h>
 
-#include "cpu.h"
+#include "rounded.h"
 
-/* ---- element conversions --------------------------------------------------------- */
-
-static inline float bits_f32(uint32_t u)
-{
-    float f;
-    memcpy(&f, &u, sizeof f);
-    return f;
-}
-
-static inline uint32_t f32_bits(float f)
-{
-    uint32_t u;
-    memcpy(&u, &f, sizeof u);
-    return u;
-}
-
-static inline float bf16_f32(uint16_t h)
-{
-    return bits_f32((uint32_t)h << 16);
-}
-
-/* Round to nearest even; a NaN stays one. */
-static inline uint16_t f32_bf16(float f)
-{
-    uint32_t u = f32_bits(f);
-    uint32_t rounded = (u + 0x7fff + ((u >> 16) & 1)) >> 16;
-    return (uint16_t)((u & 0x7fffffff) > 0x7f800000 ? (u >> 16) | 0x40 : rounded);
-}
-
-static inline float f16_f32(uint16_t h)
-{
-    uint32_t sign = (uint32_t)(h & 0x8000) << 16, rest = (uint32_t)(h & 0x7fff) << 13;
-    /* Scaling by 2^112 moves the exponent and makes denormals exact; Inf and NaN are put back after. */
-    float f = bits_f32(rest) * 0x1p112f;
-    uint32_t u = rest >= 0x0f800000 ? rest | 0x7f800000 : f32_bits(f);
-    return bits_f32(sign | u);
-}
-
-static void to_f32(float *y, const void *x, int32_t dtype, int32_t n)
-{
-    if (dtype == MOEWE_DTYPE_F32) {
-        memcpy(y, x, (size_t)n * sizeof *y);
-        return;
-    }
-    const uint16_t *h = x;
-    if (dtype == MOEWE_DTYPE_BF16)
-        for (int32_t i = 0; i < n; i++) y[i] = bf16_f32(h[i]);
-    else
-        for (int32_t i = 0; i < n; i++) y[i] = f16_f32(h[i]);
-}
+/* ---- rows --------------------------------------------------------------------------- */
 
 static void from_f32(void *y, int32_t dtype, const float *x, int32_t n)
 {
@@ -176,51 +128,13 @@ static void act(const cpu_act *a, const float *g, float *u, int32_t n)
 
 /* ---- codes and scales ------------------------------------------------------------------- */
 
-static inline float e4m3_f32(uint32_t b)
+/* k K's (a multiple of 4) of packed E4M3 as f32, without scales: out[k][width]. */
+static void decode(const uint32_t *w, int32_t width, int32_t k, float *out)
 {
-    /* By masks and not by branches, which data would mislead. */
-    uint32_t u = b & 0x7f, small = 0u - (uint32_t)(u < 8), nan = 0u - (uint32_t)(u == 0x7f);
-    uint32_t bits = (f32_bits((float)(int32_t)u * 0x1p-9f) & small) | (((u << 20) + (120u << 23)) & ~small);
-    return bits_f32(bits | (0x7fc00000u & nan) | (b & 0x80) << 24);
-}
-
-static inline float e2m1_f32(uint32_t n)
-{
-    /* Twice the value is a small whole number: m, or (2 + m) << (e - 1), in nibbles of one constant. */
-    float f = (float)(int32_t)(0xc8643210u >> 4 * (n & 7) & 15) * 0.5f;
-    return bits_f32(f32_bits(f) | (n & 8) << 28);
-}
-
-static inline float e8m0_f32(uint32_t b)
-{
-    return bits_f32(b == 255 ? 0x7fc00000u : b ? b << 23 : 0x00400000u);
-}
-
-/* The n-th K of each of width dwords, as cpu_panel says, for n below per. */
-#define DECODE(per, code, value)                                                                                       \
-    for (int32_t i = 0; i < k; i += (per))                                                                             \
-        for (int32_t n = 0; n < (per); n++) {                                                                          \
-            const uint32_t *d = w + (int64_t)(i / (per)) * width;                                                      \
-            float *to = out + (int64_t)(i + n) * width;                                                                \
-            for (int32_t j = 0; j < width; j++) {                                                                      \
-                uint32_t c = (code);                                                                                   \
-                to[j] = (value);                                                                                       \
-            }                                                                                                          \
-        }                                                                                                              \
-    break
-
-#define BYTE (d[j] >> ((n & 1) * 16 + n / 2 * 8) & 0xff)
-#define NIBBLE (d[j] >> ((n & 1) * 16 + n / 2 * 4) & 15)
-
-/* k K's (a multiple of 8) of packed elements as f32, without scales: out[k][width]. */
-static void decode(int32_t values, const uint32_t *w, int32_t width, int32_t k, float *out)
-{
-    switch (values) {
-    case CPU_E4M3: DECODE(4, BYTE, e4m3_f32(c));
-    case CPU_I8: DECODE(4, BYTE, (float)(int32_t)(int8_t)c);
-    case CPU_E2M1: DECODE(8, NIBBLE, e2m1_f32(c));
-    case CPU_I4: DECODE(8, NIBBLE, (float)((int32_t)c - 8));
-    default: DECODE(8, NIBBLE, (float)(int32_t)c);
+    for (int32_t i = 0; i < k; i++, out += width) {
+        const uint32_t *d = w + (int64_t)(i / 4) * width;
+        int32_t shift = (i & 1) * 16 + (i & 2) * 4; /* as cpu_panel says */
+        for (int32_t j = 0; j < width; j++) out[j] = e4m3_f32(d[j] >> shift & 0xff);
     }
 }
 
@@ -231,6 +145,7 @@ static void block_scales(const cpu_panel *p, int32_t width, int32_t k, int32_t b
     cpu_raw_scales raw = cpu_scales_of(p, width, k, b, &room);
     const uint8_t *bytes = raw.inner;
     uint16_t half[CPU_COLS];
+    float outer[2 * CPU_COLS];
     switch (p->format.scales) {
     case CPU_SCALES_F32: memcpy(scale, bytes, (size_t)width * sizeof *scale); break;
     case CPU_SCALES_BF16:
@@ -239,7 +154,7 @@ static void block_scales(const cpu_panel *p, int32_t width, int32_t k, int32_t b
         break;
     case CPU_SCALES_F16:
         memcpy(half, bytes, (size_t)width * sizeof *half);
-        for (int32_t j = 0; j < width; j++) scale[j] = f16_f32(half[j]);
+        halves_f32(scale, half, width);
         break;
     case CPU_SCALES_E4M3:
         for (int32_t j = 0; j < width; j++) scale[j] = e4m3_f32(bytes[j]);
@@ -248,11 +163,13 @@ static void block_scales(const cpu_panel *p, int32_t width, int32_t k, int32_t b
         for (int32_t j = 0; j < width; j++) scale[j] = e8m0_f32(bytes[j]);
         break;
     case CPU_SCALES_K4:
-        for (int32_t j = 0; j < width; j++) scale[j] = f16_f32(raw.outer[2 * j]) * (float)bytes[2 * j];
-        for (int32_t j = 0; j < width; j++) min[j] = f16_f32(raw.outer[2 * j + 1]) * (float)bytes[2 * j + 1];
+        halves_f32(outer, raw.outer, 2 * width);
+        for (int32_t j = 0; j < width; j++) scale[j] = outer[2 * j] * (float)bytes[2 * j];
+        for (int32_t j = 0; j < width; j++) min[j] = outer[2 * j + 1] * (float)bytes[2 * j + 1];
         break;
     case CPU_SCALES_K6:
-        for (int32_t j = 0; j < width; j++) scale[j] = f16_f32(raw.outer[j]) * (float)(int8_t)bytes[j];
+        halves_f32(outer, raw.outer, width);
+        for (int32_t j = 0; j < width; j++) scale[j] = outer[j] * (float)(int8_t)bytes[j];
         break;
     default:
         for (int32_t j = 0; j < width; j++) scale[j] = 1.0f;
@@ -285,38 +202,33 @@ static void x_block(const void *const *x, int32_t x_dtype, int32_t rows, int32_t
     }
 }
 
-/* c (+)= scale * t - min * sum of x over the block, for each row. */
-static void add_block(const float *t, const float *scale, const float *min, const float *xb, int32_t rows, int32_t width,
-                      int32_t k, float *c, int add)
+/* c (+)= scale * t, for each row. */
+static void add_block(const float *t, const float *scale, int32_t rows, int32_t width, float *c, int add)
 {
     for (int32_t r = 0; r < rows; r++) {
-        float *to = c + r * CPU_COLS, sum = 0.0f;
+        float *to = c + r * CPU_COLS;
         const float *from = t + r * CPU_COLS;
         for (int32_t j = 0; j < width; j++) to[j] = (add ? to[j] : 0.0f) + scale[j] * from[j];
-        if (!min) continue;
-        for (int32_t i = 0; i < k; i++) sum += xb[r * CPU_BLOCK + i];
-        for (int32_t j = 0; j < width; j++) to[j] -= min[j] * sum;
     }
 }
 
-/* Codes are computed with as they are, in chains of at most a block, and each chain is scaled. */
+/* E4M3: codes are computed with as they are, in chains of at most a block, and each chain is scaled. */
 static void tile_scaled(const void *const *x, int32_t x_dtype, int32_t rows, const cpu_panel *panel, int32_t k, float *c)
 {
     _Alignas(64) float xb[CPU_ROWS * CPU_BLOCK], wf[CPU_BLOCK * CPU_COLS], t[CPU_ROWS * CPU_COLS];
     _Alignas(64) uint8_t wb[CPU_BLOCK * CPU_COLS];
-    float scale[CPU_COLS], min[CPU_COLS];
+    float scale[CPU_COLS], none[CPU_COLS];
     int32_t width = cpu_padded(panel->cols), block = panel->format.block, step = block < CPU_BLOCK ? block : CPU_BLOCK;
-    const float *minima = panel->format.scales == CPU_SCALES_K4 ? min : NULL;
     int32_t held = -1;
     for (int32_t at = 0; at < k; at += CPU_BLOCK) {
         int32_t kn = k - at < CPU_BLOCK ? k - at : CPU_BLOCK, padded = (kn + CPU_STEP - 1) / CPU_STEP * CPU_STEP;
-        decode(panel->format.values, packed_block(panel, width, at, kn, wb), width, padded, wf);
+        decode(packed_block(panel, width, at, kn, wb), width, padded, wf);
         x_block(x, x_dtype, rows, at, kn, padded, xb);
         for (int32_t in = 0; in < kn; in += step) {
             int32_t n = padded - in < step ? padded - in : step, b = (at + in) / block;
-            if (b != held) block_scales(panel, width, k, held = b, scale, min);
+            if (b != held) block_scales(panel, width, k, held = b, scale, none);
             block_f32(xb + in, rows, wf + (int64_t)in * width, width, n, t, 0);
-            add_block(t, scale, minima, xb + in, rows, width, n, c, at + in > 0);
+            add_block(t, scale, rows, width, c, at + in > 0);
         }
     }
     cpu_apply_factor(panel, rows, c);
@@ -360,29 +272,18 @@ static void tile_panel(const void *const *x, int32_t x_dtype, int32_t rows, cons
 static void tile_each(const void *const *x, int32_t x_dtype, int32_t rows, const cpu_panel *panels, int32_t n_panels,
                       int32_t k, float *const *c)
 {
-    for (int32_t p = 0; p < n_panels; p++) tile_panel(x, x_dtype, rows, &panels[p], k, c[p]);
-}
-
-#ifdef CPU_INTS
-#define CPU_TILE tile_ints
-static void tile_ints(const void *const *x, int32_t x_dtype, int32_t rows, const cpu_panel *panels, int32_t n_panels, int32_t k,
-                 float *const *c)
-{
     for (int32_t p = 0, n; p < n_panels; p += n) {
         for (n = 1; p + n < n_panels && cpu_same_format(&panels[p].format, &panels[p + n].format);) n++;
-        if (!cpu_ints(&panels[p].format)) {
-            tile_each(x, x_dtype, rows, panels + p, n, k, c + p);
-            continue;
+        if (cpu_ints(&panels[p].format)) {
+            tile_ints(x, x_dtype, rows, panels + p, n, k, c + p);
+            for (int32_t i = p; i < p + n; i++) cpu_apply_factor(&panels[i], rows, c[i]);
+        } else {
+            for (int32_t i = p; i < p + n; i++) tile_panel(x, x_dtype, rows, &panels[i], k, c[i]);
         }
-        tile_vnni(x, x_dtype, rows, panels + p, n, k, c + p);
-        for (int32_t i = p; i < p + n; i++) cpu_apply_factor(&panels[i], rows, c[i]);
     }
 }
-#else
-#define CPU_TILE tile_each
-#endif
 
 #define CPU_KERNELS(name)                                                                                              \
     const cpu_kernels name = {                                                                                         \
-        .rows = CPU_ROWS, .tile = CPU_TILE, .act = act, .add_scaled = add_scaled, .to_f32 = to_f32, .from_f32 = from_f32, \
-        .scales = block_scales}
+        .rows = CPU_ROWS, .tile = tile_each, .round = round_row, .act = act, .add_scaled = add_scaled, .to_f32 = to_f32, \
+        .from_f32 = from_f32, .scales = block_scales}

@@ -347,11 +347,6 @@ static void add_scaled(float *y, float w, const float *x, int32_t n)
     rest()->add_scaled(y, w, x, n);
 }
 
-static void to_f32(float *y, const void *x, int32_t dtype, int32_t n)
-{
-    rest()->to_f32(y, x, dtype, n);
-}
-
 static void from_f32(void *y, int32_t dtype, const float *x, int32_t n)
 {
     rest()->from_f32(y, dtype, x, n);
@@ -362,5 +357,5 @@ static void scales(const cpu_panel *panel, int32_t width, int32_t k, int32_t b, 
     rest()->scales(panel, width, k, b, scale, min);
 }
 
-const cpu_kernels cpu_kernels_amx = {.rows = AMX_ROWS, .tile = tile, .act = act, .add_scaled = add_scaled, .to_f32 = to_f32,
-                                     .from_f32 = from_f32, .scales = scales};
+const cpu_kernels cpu_kernels_amx = {.rows = AMX_ROWS, .tile = tile, .round = round_row, .act = act, .add_scaled = add_scaled,
+                                     .to_f32 = to_f32, .from_f32 = from_f32, .scales = scales};

@@ -1,4 +1,4 @@
-/* tile_ints.c - AMX: rows in int8 by whole-number weights through tdpbssd; the arithmetic is that of ints.h.
+/* tile_ints.c - AMX: rows in int8 by whole-number weights through tdpbssd; the arithmetic is that of rounded.h.
  *
  * Shapes   as in kernels_amx.c.  An instruction is one chain: CPU_STEP K's, or 16 where scales are for 16.
  * Reads    bytes where they lie; nibbles are decoded to bytes, a span at a time.
@@ -83,17 +83,16 @@ void amx_tile_ints(const void *const *x, int32_t x_dtype, int32_t rows, const cp
     _Alignas(64) uint8_t room[INT_SPAN * CPU_COLS], bytes[INT_SPAN * CPU_COLS];
     _Alignas(64) float scale[INT_SPAN / 16 * CPU_COLS], min[INT_SPAN / 16 * CPU_COLS];
     float x_scale[AMX_ROWS * INT_STEPS], x_sum[AMX_ROWS * INT_STEPS];
-    int32_t total[2 * AMX_ROWS * INT_STEPS];
-    const int_rows to = {q, x_scale, x_sum, total};
+    const int_rows to = {q, x_scale, x_sum, NULL};
     const cpu_format *f = &panels[0].format;
     int32_t bands = (rows + AMX_BAND - 1) / AMX_BAND, band = (rows + bands - 1) / bands;
-    span s = {.chain = f->block < CPU_STEP ? f->block : CPU_STEP, .scale = scale,
+    span s = {.chain = cpu_chain(f), .scale = scale,
               .min = f->scales == CPU_SCALES_K4 ? min : NULL};
     __m512i table = int_table(f->values, 0);
     amx_configure(band, s.chain);
     for (int32_t at = 0; at < k; at += INT_SPAN) {
         int32_t n = k - at < INT_SPAN ? k - at : INT_SPAN, padded = (n + CPU_STEP - 1) / CPU_STEP * CPU_STEP;
-        round_rows(x, x_dtype, rows, at, n, f->values, s.min != NULL, &to);
+        take_rows(x, x_dtype, rows, k, at, n, f, 0, &to);
         for (int32_t r = rows; r < bands * band; r++) memset(q + r * INT_SPAN, 0, INT_SPAN);
         s.chains = (n + s.chain - 1) / s.chain; /* none of padding alone: it has no scales */
         s.add = at > 0;

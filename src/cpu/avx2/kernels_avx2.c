@@ -1,6 +1,7 @@
 /* kernels_avx2.c - AVX2 and FMA.  A strip is n rows by m vectors of 8 columns, 8 of the 16
  * registers holding results (with 12, gcc spills): few rows take many columns, so that the chains of additions stay many
- * enough to hide the latency of an FMA.  One chain of fused multiply-adds per result. */
+ * enough to hide the latency of an FMA.  One chain of fused multiply-adds per result.  Whole-number weights:
+ * tile_maddubs.h. */
 #include <immintrin.h>
 
 #include "../cpu.h"
@@ -83,6 +84,9 @@ STRIP(bf16, for (int32_t i = 0; i < k; i += 2) {
     STEP(load_pairs(w, pair + v * STEP_COLS, 1), i + 1);
 })
 
+#define CPU_LEVEL cpu_kernels_avx2
+#include "tile_maddubs.h"
+
 #include "../kernels_body.h"
 
-CPU_KERNELS(cpu_kernels_avx2);
+CPU_KERNELS(CPU_LEVEL);

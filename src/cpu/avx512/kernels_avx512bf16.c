@@ -27,7 +27,6 @@ STRIP(pairs, uint16_t, for (int32_t i = 0; i < k; i += 2) {
 })
 
 #define CPU_BF16_PAIRS
-#define CPU_INTS
 #include "../kernels_body.h"
 
 CPU_KERNELS(cpu_kernels_avx512bf16);

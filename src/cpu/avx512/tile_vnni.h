@@ -1,5 +1,5 @@
 /* tile_vnni.h - AVX-512 with VNNI: rows in int8 by whole-number weights through vpdpbusd, whose unsigned side is the
- * weights plus an offset; the arithmetic is that of ints.h.  Included by kernels_avx512bf16.c, after strips.h. */
+ * weights plus an offset; the arithmetic is that of rounded.h.  Included by kernels_avx512bf16.c, after strips.h. */
 #ifndef MOEWE_CPU_AVX512_TILE_VNNI_H
 #define MOEWE_CPU_AVX512_TILE_VNNI_H
 
@@ -11,21 +11,16 @@ typedef struct vnni_span {
     const uint8_t *w;           /* bytes [k / 4][width][4], offset added */
     const float   *scale, *min; /* [chains][CPU_COLS]; min NULL: none */
     int_rows       x;
-    int32_t        offset, chains, chain, add;
+    int32_t        chains, chain, add;
 } vnni_span;
 
-/* What offset adds to chain i of a row: the sum of q times this. */
-static inline int32_t vnni_total(const vnni_span *s, int32_t row, int32_t i)
+/* Four bytes for all columns, by a load: left to the compiler it may go by a general register, which costs one of the
+ * two vector ports each time. */
+static inline __m512i four_of(const void *q)
 {
-    const int32_t *t = s->x.total + row * 2 * INT_STEPS;
-    return s->chain == CPU_STEP ? t[2 * i] + t[2 * i + 1] : t[i];
-}
-
-static inline __m512i four_of(const int8_t *q)
-{
-    int32_t four;
-    memcpy(&four, q, sizeof four);
-    return _mm512_set1_epi32(four);
+    __m512i all;
+    __asm__("vpbroadcastd %1, %0" : "=v"(all) : "m"(*(const uint8_t(*)[4])q));
+    return all;
 }
 
 /* c (+)= scales * chain [- minimum * sum of x]: chain i of a row, in the v-th 16 columns. */
@@ -51,7 +46,7 @@ static inline __attribute__((always_inline)) void vnni_strip(const vnni_span *s,
         const int8_t *q = s->x.q + row * INT_SPAN + i * s->chain;
         UNROLL for (int r = 0; r < n; r++)
         {
-            __m512i start = _mm512_set1_epi32(-s->offset * vnni_total(s, row + r, i));
+            __m512i start = four_of(s->x.start + (row + r) * INT_CHAINS + i);
             UNROLL for (int v = 0; v < m; v++) acc[r][v] = start;
         }
         for (int32_t k = 0; k < s->chain; k += 4, w += width * 4) {
@@ -82,7 +77,7 @@ static inline __attribute__((always_inline)) void vnni_few(const vnni_span *s, c
         __m512i acc[VNNI_FEW][VECTORS];
         UNROLL for (int r = 0; r < n; r++)
         {
-            __m512i start = _mm512_set1_epi32(-s->offset * vnni_total(s, r, i));
+            __m512i start = four_of(s->x.start + r * INT_CHAINS + i);
             UNROLL for (int v = 0; v < m; v++) acc[r][v] = start;
         }
         for (int32_t k = 0; k < s->chain; k += nibbles ? 8 : 4, w += width * 4) {
@@ -168,22 +163,22 @@ static inline void vnni_bytes(const uint8_t *w, int64_t bytes, uint8_t *out)
     for (int64_t i = 0; i < bytes; i += 64) _mm512_store_si512(out + i, _mm512_xor_si512(_mm512_loadu_si512(w + i), flip));
 }
 
-static void tile_vnni(const void *const *x, int32_t x_dtype, int32_t rows, const cpu_panel *panels, int32_t n_panels,
+static void tile_ints(const void *const *x, int32_t x_dtype, int32_t rows, const cpu_panel *panels, int32_t n_panels,
                       int32_t k, float *const *c)
 {
     _Alignas(64) int8_t q[CPU_ROWS * INT_SPAN];
     _Alignas(64) uint8_t room[INT_SPAN * CPU_COLS], bytes[INT_SPAN * CPU_COLS];
     _Alignas(64) float scale[INT_SPAN / 16 * CPU_COLS], min[INT_SPAN / 16 * CPU_COLS];
     float x_scale[CPU_ROWS * INT_STEPS], x_sum[CPU_ROWS * INT_STEPS];
-    int32_t total[2 * CPU_ROWS * INT_STEPS];
+    int32_t start[CPU_ROWS * INT_CHAINS];
     const cpu_format *f = &panels[0].format;
     int32_t offset = f->values == CPU_I8 ? 128 : f->values == CPU_I4 ? 8 : f->values == CPU_E2M1 ? 12 : 0;
-    vnni_span s = {.x = {q, x_scale, x_sum, total}, .w = bytes, .scale = scale, .offset = offset,
-                   .min = f->scales == CPU_SCALES_K4 ? min : NULL, .chain = f->block < CPU_STEP ? f->block : CPU_STEP};
+    vnni_span s = {.x = {q, x_scale, x_sum, start}, .w = bytes, .scale = scale,
+                   .min = f->scales == CPU_SCALES_K4 ? min : NULL, .chain = cpu_chain(f)};
     __m512i table = int_table(f->values, (int8_t)offset);
     for (int32_t at = 0; at < k; at += INT_SPAN) {
         int32_t n = k - at < INT_SPAN ? k - at : INT_SPAN, padded = (n + CPU_STEP - 1) / CPU_STEP * CPU_STEP;
-        round_rows(x, x_dtype, rows, at, n, f->values, offset || s.min, &s.x);
+        take_rows(x, x_dtype, rows, k, at, n, f, offset, &s.x);
         s.chains = (n + s.chain - 1) / s.chain; /* none of padding alone: it has no scales */
         s.add = at > 0;
         for (int32_t p = 0; p < n_panels; p++) {
