@@ -86,7 +86,7 @@ int cmd_quantize(int argc, char **argv)
             "\n"
             "OUT is a new folder: model.safetensors, a config.json whose quantization_config other programs read\n"
             "(fp8 as DeepSeek-V3 has it, else compressed-tensors), and the files of the tokenizer.  For q8_0, q4_0,\n"
-            "q4_k and q6_k it is a GGUF file.  It is complete or not there.\n"
+            "q4_k and q6_k it is a new GGUF file.  It is complete or not there.\n"
             "\n"
             "Which type costs how much accuracy: docs/quantised.md.",
         .positionals = positionals,

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "quantize_job.h"
 
@@ -287,8 +288,20 @@ int quantize_take(quantize_job *j, size_t i, void *codes)
 
 /* ---- all of it ------------------------------------------------------------------------------------------------------ */
 
+/* What is there is never replaced: it may be the checkpoint that is read.  Of folders quantize_store.c sees to it. */
+static int check_out(const quantize_job *j)
+{
+    struct stat st;
+    if (!*j->ask->out)
+        return fmt_fail(j->e, "the name of what is to be written is empty, a %s is expected",
+                        quantize_is_gguf(j->ask->type) ? "file" : "folder");
+    if (!quantize_is_gguf(j->ask->type) || lstat(j->ask->out, &st) != 0) return 0;
+    return fmt_fail(j->e, "%.300s: is there already, a name of nothing is expected for a GGUF file", j->ask->out);
+}
+
 static int run(quantize_job *j)
 {
+    if (check_out(j)) return -1;
     if (j->c->quant.quantized)
         return fmt_fail(j->e, "%.300s: is quantised already (quant_method '%.40s'), a plain checkpoint is expected", j->c->file,
                         j->c->quant.method);

@@ -7,7 +7,7 @@
 
 typedef struct quantize_ask {
     const char *dir;            /* where config.json and the files beside it are */
-    const char *out;            /* a folder that is not there or empty; for GGUF types a file */
+    const char *out;            /* a folder that is not there or empty; for GGUF types a file that is not there */
     const quantize_type *type;
     int experts_only;           /* else the projections that the engine runs are quantised too */
     const moewe_device *device; /* whose threads help, or NULL */

@@ -267,6 +267,17 @@ class Quantize(Case):
         self.bad(1, [name, "Inf"], "quantize", self.put(t, CONFIG, "infinite"), out, "--type", "fp8")
         self.assertEqual([n for n in os.listdir(self.root) if "partial" in n or n == "out"], [])
 
+    def test_nothing_is_replaced(self):
+        source = os.path.join(self.dir, "model.safetensors")
+        with open(source, "rb") as f:
+            before = f.read()
+        for name in (source, os.path.join(self.dir, "config.json"), self.dir):
+            self.bad(1, [name, "is there already"], "quantize", self.dir, name, "--type", "q8_0")
+        with open(source, "rb") as f:
+            self.assertEqual(f.read(), before)
+        for kind in ("fp8", "q8_0"):
+            self.bad(1, ["name", "is empty"], "quantize", self.dir, "", "--type", kind)
+
     # ---- what others publish ----------------------------------------------------------------------------
 
     def same(self, tensors, quantization, decoded, name, config=None):
