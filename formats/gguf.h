@@ -103,8 +103,9 @@ int gguf_tensors(const gguf *g, st_tensor **out, size_t *n, char **names, fmt_er
 /* The same facts as a config.json of transformers; quantization_config names the type of each matrix. */
 json_t *gguf_config(const char *file, fmt_error *e);
 
-/* tokenizer.json of transformers' tokenizers (tok_gguf.c). */
-json_t *gguf_tokenizer(const char *file, fmt_error *e);
+/* tokenizer.json of transformers' tokenizers (tok_gguf.c).  NULL without an error where the file has none and absent,
+ * which may be NULL, can say so. */
+json_t *gguf_tokenizer(const char *file, int *absent, fmt_error *e);
 /* The name that GGUF has for the pre_tokenizer of such a document; NULL: none that is known here. */
 const char *gguf_pre_of(const json_t *tokenizer);
 

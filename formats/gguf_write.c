@@ -208,7 +208,7 @@ static int put_tokenizer(metadata *m, const char *dir, const model_config *c, fm
     if (gguf_locate(dir, &path, e)) return -1;
     int of_gguf = path != NULL;
     if (!of_gguf && !(path = fmt_path_join(dir, "tokenizer.json", e))) return -1;
-    json_t *root = of_gguf ? gguf_tokenizer(path, e) : fmt_json_load(path, MAX_TOKENIZER, &absent, e);
+    json_t *root = of_gguf ? gguf_tokenizer(path, &absent, e) : fmt_json_load(path, MAX_TOKENIZER, &absent, e);
     if (absent) {
         free(path);
         return 0;

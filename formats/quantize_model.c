@@ -57,7 +57,8 @@ static int add(quantize_job *j, char *name, const moewe_matrix *m, int32_t exper
     j->list[j->n] = (quantize_matrix){name, m, expert, rows, cols, NULL};
     if (!name) return no_memory(j, 1);
     if (m->dtype > MOEWE_DTYPE_BF16)
-        fmt_fail(j->e, "%.300s: %.120s is %s, F32, BF16 or F16 is expected", j->ask->dir, name, moewe_dtype_name(m->dtype));
+        fmt_fail(j->e, "%.300s: %.120s is quantised already (%s), F32, BF16 or F16 is expected", j->ask->dir, name,
+                 moewe_dtype_name(m->dtype));
     if (m->dtype > MOEWE_DTYPE_BF16 || choose_type(j, &j->list[j->n])) {
         free(name);
         return -1;
@@ -302,7 +303,8 @@ static int check_out(const quantize_job *j)
 static int run(quantize_job *j)
 {
     if (check_out(j)) return -1;
-    if (j->c->quant.quantized)
+    /* A GGUF file says of each matrix what it is, plain ones too: add looks at those that matter. */
+    if (j->c->quant.quantized && strcmp(j->c->quant.method, "gguf") != 0)
         return fmt_fail(j->e, "%.300s: is quantised already (quant_method '%.40s'), a plain checkpoint is expected", j->c->file,
                         j->c->quant.method);
     if (list_experts(j) || list_dense(j)) return -1;

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "file.h"
+#include "gguf.h"
 #include "quantize_job.h"
 
 /* ---- tensors --------------------------------------------------------------------------------------------------------- */
@@ -186,19 +187,26 @@ static json_t *quantization_config(const store_out *o)
     return q;
 }
 
+static int write_document(const quantize_job *j, const char *dir, const char *name, const json_t *document)
+{
+    char *path = fmt_path_join(dir, name, j->e);
+    int failed = !path;
+    if (!failed && json_dump_file(document, path, JSON_INDENT(2) | JSON_PRESERVE_ORDER))
+        failed = fmt_fail(j->e, "%.300s: cannot be written: %s", path, strerror(errno));
+    free(path);
+    return failed;
+}
+
 static int write_config(const store_out *o, const char *dir)
 {
     quantize_job *j = o->j;
     json_t *config = json_deep_copy(j->c->document), *q = quantization_config(o);
-    char *path = fmt_path_join(dir, "config.json", j->e);
-    int failed = !path;
-    if (!failed && (!config || !q || json_object_set(config, "quantization_config", q)))
+    int failed = 0;
+    if (!config || !q || json_object_set(config, "quantization_config", q))
         failed = fmt_fail(j->e, "%.300s: no memory for its config.json", j->ask->out);
-    if (!failed && json_dump_file(config, path, JSON_INDENT(2) | JSON_PRESERVE_ORDER))
-        failed = fmt_fail(j->e, "%.300s: cannot be written: %s", path, strerror(errno));
+    if (!failed) failed = write_document(j, dir, "config.json", config);
     json_decref(config);
     json_decref(q);
-    free(path);
     return failed;
 }
 
@@ -246,12 +254,26 @@ static int copy_companion(const quantize_job *j, const char *dir, const char *na
     return failed;
 }
 
+/* A GGUF file has the tokenizer inside, and nothing beside it that belongs to it. */
+static int write_companions(const quantize_job *j, const char *dir)
+{
+    char *file = NULL;
+    int absent = 0, failed = 0;
+    if (gguf_locate(j->ask->dir, &file, j->e)) return -1;
+    for (int i = 0; !file && i < COMPANIONS && !failed; i++) failed = copy_companion(j, dir, companions[i]);
+    json_t *tokenizer = file ? gguf_tokenizer(file, &absent, j->e) : NULL;
+    if (file) failed = tokenizer ? write_document(j, dir, "tokenizer.json", tokenizer) : !absent;
+    json_decref(tokenizer);
+    free(file);
+    return failed;
+}
+
 static int fill_folder(store_out *o, const char *dir)
 {
     quantize_job *j = o->j;
     char *model = fmt_path_join(dir, "model.safetensors", j->e);
-    int failed = !model || list_tensors(o) || st_write_filled(model, o->t, o->n, fill, o, j->e) || write_config(o, dir);
-    for (int i = 0; i < COMPANIONS && !failed; i++) failed = copy_companion(j, dir, companions[i]);
+    int failed = !model || list_tensors(o) || st_write_filled(model, o->t, o->n, fill, o, j->e) || write_config(o, dir) ||
+                 write_companions(j, dir);
     free(model);
     return failed ? -1 : 0;
 }

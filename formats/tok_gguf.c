@@ -225,14 +225,20 @@ static json_t *carried(const maker *m, int *there)
     return root;
 }
 
-json_t *gguf_tokenizer(const char *file, fmt_error *e)
+static int has_none(const gguf *g)
+{
+    return !gguf_find(g, "tokenizer.huggingface.json") && !gguf_find(g, "tokenizer.ggml.model");
+}
+
+json_t *gguf_tokenizer(const char *file, int *absent, fmt_error *e)
 {
     gguf *g = NULL;
     if (gguf_open(file, &g, e)) return NULL;
     const maker m = {g, e};
-    int there = 0;
-    json_t *root = carried(&m, &there);
-    if (!root && !there) root = make(&m);
+    int there = 0, none = absent && has_none(g);
+    if (absent) *absent = none;
+    json_t *root = none ? NULL : carried(&m, &there);
+    if (!root && !there && !none) root = make(&m);
     gguf_close(g);
     return root;
 }

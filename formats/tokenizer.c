@@ -42,7 +42,7 @@ int tok_open(const char *path, tok **out, fmt_error *e)
         if (!file) return -1;
     }
     const char *name = file ? file : path;
-    json_t *root = of_gguf ? gguf_tokenizer(name, e) : fmt_json_load(name, TOK_MAX_FILE, NULL, e);
+    json_t *root = of_gguf ? gguf_tokenizer(name, NULL, e) : fmt_json_load(name, TOK_MAX_FILE, NULL, e);
     int rc = root ? tok_load(name, root, out, e) : -1;
     json_decref(root);
     free(file);

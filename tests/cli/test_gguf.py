@@ -118,6 +118,31 @@ class Wordmath(Case):
         lines = self.good("eval", path, "--data", data, "--limit", "20").splitlines()
         self.assertEqual(lines[-1], "exact match 20/20")
 
+    def test_quantize(self):
+        """A plain GGUF file is a source like the folder that it was made from: the same codes, scales and text."""
+        folder, source = self.folder(), os.path.join(self.folder(), "bf16.gguf")
+        make(support.WORDMATH, source, "bf16")
+        files = []
+        for name, plain in (("a", support.WORDMATH), ("b", source)):
+            out = os.path.join(folder, name)
+            self.good("quantize", plain, out, "--type", "int4-g32")
+            with open(os.path.join(out, "model.safetensors"), "rb") as f:
+                n = int.from_bytes(f.read(8), "little")
+                header, data = json.loads(f.read(n)), f.read()
+            files.append({k: data[slice(*v["data_offsets"])] for k, v in header.items() if k.count("weight_")})
+        self.assertEqual(len(files[0]), 3 * 400)
+        self.assertEqual(files[0], files[1])
+        self.assertEqual(self.generate(os.path.join(folder, "a")), self.generate(os.path.join(folder, "b")))
+
+        out = os.path.join(folder, "q8_0.gguf")
+        self.good("quantize", source, out, "--type", "q8_0", "--experts-only")
+        self.bad(1, ["experts.0.gate_proj.weight is quantised already (q8_0)"], "quantize", out, out + "-fp8", "--type", "fp8")
+
+        family = os.path.join(folder, "qwen2_moe.gguf")
+        make(vectors("qwen2_moe"), family, "f32")
+        self.good("quantize", family, os.path.join(folder, "c"), "--type", "nvfp4")
+        self.assertEqual(sorted(os.listdir(os.path.join(folder, "c"))), ["config.json", "model.safetensors"])
+
     def test_begin_of_text(self):
         """add_bos_token puts one more token before the prompt."""
         path = os.path.join(self.folder(), "m.gguf")
