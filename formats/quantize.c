@@ -48,6 +48,19 @@ int quantize_is_gguf(const quantize_type *t)
     return t->dtype >= MOEWE_DTYPE_Q8_0 && t->dtype <= MOEWE_DTYPE_Q6_K;
 }
 
+/* Scales of GGUF's blocks are f16, in Q4_K the minimum's too; others compare sums of squares in f32. */
+float quantize_most(const quantize_type *t)
+{
+    const float half = 65504.0f;
+    switch (t->dtype) {
+    case MOEWE_DTYPE_Q8_0: return half * 127;
+    case MOEWE_DTYPE_Q4_0: return half * 7;
+    case MOEWE_DTYPE_Q4_K: return half * 63;
+    case MOEWE_DTYPE_Q6_K: return half * 127 * 31;
+    default: return 0x1p56f;
+    }
+}
+
 static int64_t block_cols(const quantize_type *t, int64_t cols)
 {
     return t->cols && t->cols < cols ? t->cols : cols;

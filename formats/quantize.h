@@ -27,10 +27,13 @@ int quantize_is_gguf(const quantize_type *t);          /* scales are inside the 
 uint64_t quantize_code_bytes(const quantize_type *t, int64_t n, int64_t cols);
 uint64_t quantize_scale_bytes(const quantize_type *t, int64_t n, int64_t cols);
 
+/* The largest magnitude of a weight that the type takes. */
+float quantize_most(const quantize_type *t);
+
 /* The factor of a whole matrix of n elements; 1 for types without. */
 float quantize_factor(const quantize_type *t, const float *w, int64_t n);
 
-/* n rows, from one that begins a block on; all finite.  scales may be NULL where there are none. */
+/* n rows, from one that begins a block on; no weight is beyond quantize_most.  scales may be NULL where there are none. */
 void quantize_rows(const quantize_type *t, const float *w, int64_t n, int64_t cols, float factor, void *codes, void *scales);
 
 #endif

@@ -201,7 +201,7 @@ typedef struct parts {
     const quantize_matrix *m;
     int64_t height;
     void *codes;
-    int finite; /* cleared by whoever finds something else */
+    int in_range; /* cleared by whoever finds something else */
 } parts;
 
 static void range_of(const parts *p, int32_t i, int64_t *from, int64_t *n)
@@ -214,13 +214,14 @@ static void read_part(void *task, int32_t i, int32_t count)
 {
     parts *p = task;
     int64_t from, n;
-    int finite = 1;
+    int in_range = 1;
+    float most = quantize_most(p->m->type);
     (void)count;
     range_of(p, i, &from, &n);
     float *w = p->j->w + from * p->m->cols;
     for (int64_t r = 0; r < n; r++) row_floats(p->m, from + r, w + r * p->m->cols);
-    for (int64_t k = 0; k < n * p->m->cols; k++) finite &= isfinite(w[k]) != 0;
-    if (!finite) __atomic_store_n(&p->finite, 0, __ATOMIC_RELAXED);
+    for (int64_t k = 0; k < n * p->m->cols; k++) in_range &= fabsf(w[k]) <= most; /* which no NaN is */
+    if (!in_range) __atomic_store_n(&p->in_range, 0, __ATOMIC_RELAXED);
 }
 
 static void quantize_part(void *task, int32_t i, int32_t count)
@@ -267,17 +268,26 @@ static int make_room(quantize_job *j, uint64_t floats, uint64_t code_bytes, uint
     return scales ? 0 : -1;
 }
 
+/* Some number of the matrix, which is held, is. */
+static int out_of_range(const quantize_job *j, const quantize_matrix *m)
+{
+    const float *w = j->w;
+    float most = quantize_most(m->type);
+    while (fabsf(*w) <= most) w++;
+    return fmt_fail(j->e, "%.300s: %.120s holds %g, type %s takes numbers of at most %g in magnitude", j->ask->dir, m->name,
+                    (double)*w, m->type->name, (double)most);
+}
+
 int quantize_take(quantize_job *j, size_t i, void *codes)
 {
     const quantize_matrix *m = &j->list[i];
     uint64_t code_bytes = quantize_code_bytes(m->type, m->rows, m->cols);
     uint64_t scale_bytes = quantize_scale_bytes(m->type, m->rows, m->cols);
-    parts p = {.j = j, .m = m, .height = m->type->rows > 1 ? m->type->rows : 16, .finite = 1};
+    parts p = {.j = j, .m = m, .height = m->type->rows > 1 ? m->type->rows : 16, .in_range = 1};
     if (make_room(j, (uint64_t)m->rows * (uint64_t)m->cols, codes ? 0 : code_bytes, scale_bytes)) return -1;
     p.codes = codes ? codes : j->codes;
     if (share(j, read_part, &p)) return -1;
-    if (!p.finite)
-        return fmt_fail(j->e, "%.300s: %.120s holds an Inf or a NaN, which %s cannot", j->ask->dir, m->name, m->type->name);
+    if (!p.in_range) return out_of_range(j, m);
     j->factor = quantize_factor(m->type, j->w, m->rows * m->cols);
     if (share(j, quantize_part, &p)) return -1;
     j->held = i;

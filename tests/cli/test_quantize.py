@@ -263,8 +263,11 @@ class Quantize(Case):
         self.bad(1, ["is there already"], "quantize", self.dir, done, "--type", "nvfp4")
         t = dict(self.plain)
         name = BLOCK + "experts.1.up_proj.weight"
-        t[name] = ("F32", t[name][1], f32([math.inf]) + t[name][2][4:])
-        self.bad(1, [name, "Inf"], "quantize", self.put(t, CONFIG, "infinite"), out, "--type", "fp8")
+        for value, kind, words in ((math.inf, "fp8", ["holds inf"]), (math.nan, "mxfp4", ["nan"]),
+                                   (1e20, "int4-g32", ["holds 1e+20", "at most 7.20576e+16"]),
+                                   (-5e5, "q4_0", ["holds -500000", "at most 458528"])):
+            t[name] = ("F32", t[name][1], t[name][2][:-4] + f32([value]))
+            self.bad(1, [name, kind, *words], "quantize", self.put(t, CONFIG, "large-" + kind), out, "--type", kind)
         self.assertEqual([n for n in os.listdir(self.root) if "partial" in n or n == "out"], [])
 
     def test_nothing_is_replaced(self):

@@ -227,6 +227,12 @@ static void degenerate(void **state)
         double error = error_of(t, w, 2, 512, out);
         double allowed = t->scale_dtype == MOEWE_DTYPE_E8M0 ? 0.2 : 0.06; /* between codes 4 and 6 */
         if (error > allowed) fail_msg("%s: a constant is off by %.3f", t->name, error);
+        for (int i = 0; i < 1024; i++) w[i] = i % 2 ? quantize_most(t) : 0; /* nothing overflows */
+        error = error_of(t, w, 2, 512, out);
+        if (error > allowed) fail_msg("%s: the largest numbers are off by %.3f", t->name, error);
+        for (int i = 0; i < 1024; i++) w[i] = -w[i];
+        error = error_of(t, w, 2, 512, out);
+        if (error > allowed) fail_msg("%s: the most negative numbers are off by %.3f", t->name, error);
         memset(w, 0, sizeof w);
         w[700] = -1.5f;
         error = error_of(t, w, 2, 512, out);
