@@ -229,7 +229,7 @@ static int open_scale(const opening *o)
         return 0;
     }
     m->scale.dtype = scale_dtype(o, t);
-    if (!m->scale.dtype) return wrong(o, t, "F32, BF16, F16 or, for 4-bit floats, F8_E4M3, F8_E8M0 or U8");
+    if (!m->scale.dtype) return wrong(o, t, "F32, BF16, F16, for floats F8_E8M0 or U8, or for 4-bit floats F8_E4M3");
     m->scale.data = t->data;
     return blocks_of(o, t, &m->scale);
 }
@@ -244,9 +244,22 @@ static int open_global(const opening *o)
         return fmt_fail(o->e, "%.300s: tensor '%.120s' has neither '%.120s_global_scale' nor '_scale_2' beside it", m->t->file,
                         m->t->name, o->base);
     if (elements(t) != (m->shape.n ? m->shape.n : 1) || !model_is_plain(t))
-        return wrong(o, t, "one F32 number for each matrix");
+        return wrong(o, t, "one F32, BF16 or F16 number for each matrix");
     m->factor = keep(o, t);
     m->divides = divides != NULL;
+    return 0;
+}
+
+/* A factor that is no number would make all of its matrix so. */
+static int check_factor(const opening *o)
+{
+    const stored *m = o->m;
+    int64_t n = m->shape.n ? m->shape.n : 1;
+    for (int64_t i = 0; m->factor && i < n; i++)
+        if (!isfinite(stored_factor(m, i)))
+            return fmt_fail(o->e, "%.300s: tensor '%.120s' holds %g, by which its matrix is %s, a finite number%s is expected",
+                            m->factor->file, m->factor->name, (double)model_float_at(m->factor, i),
+                            m->divides ? "divided" : "multiplied", m->divides ? " other than 0" : "");
     return 0;
 }
 
@@ -303,7 +316,9 @@ int stored_open(const model_config *c, const st_store *s, const st_tensor *t, st
     char *tail = strrchr(module, '.');
     if (tail && strcmp(tail, ".weight") == 0) *tail = '\0';
     const opening o = {c, s, base, weight_quant_of(&c->quant, module, of_expert), out, e};
-    return check_foreign(&o) || open_elements(&o) || open_scale(&o) || open_global(&o) || check_shape(&o) ? -1 : 0;
+    return check_foreign(&o) || open_elements(&o) || open_scale(&o) || open_global(&o) || check_factor(&o) || check_shape(&o)
+               ? -1
+               : 0;
 }
 
 int model_is_plain(const st_tensor *t)

@@ -308,6 +308,18 @@ class Quantize(Case):
             json.dump({"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "NVFP4", "exclude_modules": plain}}, f)
         self.assertEqual(self.run_block(path), self.run_block(os.path.join(self.root, "nvfp4-modelopt")))
 
+        where = ["--layer", 0, "--input", os.path.join(self.root, "x") + ":x", "--output", os.path.join(self.root, "none")]
+        for value, words in ((math.nan, ["nan", "multiplied"]), (math.inf, ["inf"])):
+            broken = {**t, names[0] + "_scale_2": ("F32", [], f32([value]))}
+            path = self.put(broken, {**CONFIG, "quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4",
+                                                                       "ignore": plain}}, "factor-%g" % value)
+            self.bad(1, [names[0] + "_scale_2", *words], "run", path, *where)
+        path = self.quantized("nvfp4")
+        broken = read(os.path.join(path, "model.safetensors"))
+        broken[names[0] + "_global_scale"] = ("F32", [1], f32([0]))
+        write(os.path.join(path, "model.safetensors"), broken)
+        self.bad(1, [names[0] + "_global_scale", "holds 0", "divided"], "run", path, *where)
+
         source = read(os.path.join(self.quantized("fp8-tensor", "--experts-only"), "model.safetensors"))
         decoded = {n: decode(source, n, *matrices()[n]) for n in names}
         t = {n: (d, [] if n.endswith("_scale") else s, raw) for n, (d, s, raw) in source.items()}
