@@ -25,12 +25,15 @@ static int32_t width_of(const moewe_config *m)
 static int same_dtype(const block_reader *r, const stored *m, int down, const stored *first)
 {
     int32_t *dtype = down ? &r->out->down_dtype : &r->out->w_dtype;
+    char has[STORED_WORDS_CAP], needs[STORED_WORDS_CAP];
     if (!*dtype) *dtype = m->dtype;
     if (*dtype == m->dtype && (!first || stored_alike(m, first))) return 0;
-    if (*dtype == m->dtype)
-        return fmt_fail(r->e, "%.300s: tensor '%.120s' has scales of another kind than '%.120s', equal ones are expected in all "
-                              "experts",
-                        m->t->file, m->t->name, first->t->name);
+    if (*dtype == m->dtype) {
+        stored_words(m, has);
+        stored_words(first, needs);
+        return fmt_fail(r->e, "%.300s: tensor '%.120s' is stored as %s, %s is expected as in '%.120s'", m->t->file, m->t->name,
+                        has, needs, first->t->name);
+    }
     return fmt_fail(r->e, "%.300s: tensor '%.120s' has dtype %s, %s is expected as in the block's other experts",
                     m->t->file, m->t->name, st_dtype_name(m->t->dtype), moewe_dtype_name(*dtype));
 }

@@ -49,6 +49,10 @@ int stored_view(const stored *m, int64_t first, int64_t step, moewe_matrix *out,
 /* Whether both can stand in one list: the same elements and blocks. */
 int stored_alike(const stored *a, const stored *b);
 
+/* What stored_alike compares: "e2m1, scales in e4m3 for 1 x 16, a factor". */
+enum { STORED_WORDS_CAP = 96 };
+void stored_words(const stored *m, char buf[STORED_WORDS_CAP]);
+
 /* The elements of an offset matrix as I8: row_bytes times rows (and n) bytes. */
 void stored_convert(const stored *m, void *out);
 

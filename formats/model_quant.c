@@ -361,6 +361,16 @@ int stored_alike(const stored *a, const stored *b)
            a->scale.rows == b->scale.rows && a->scale.cols == b->scale.cols;
 }
 
+void stored_words(const stored *m, char buf[STORED_WORDS_CAP])
+{
+    int n = snprintf(buf, STORED_WORDS_CAP, "%s%s", moewe_dtype_name(m->dtype), m->offset ? " in words" : "");
+    if (m->scale.data)
+        n += snprintf(buf + n, STORED_WORDS_CAP - (size_t)n, ", scales in %s for %" PRId64 " x %" PRId64,
+                      moewe_dtype_name(m->scale.dtype), m->scale.rows ? m->scale.rows : m->shape.rows,
+                      m->scale.cols ? m->scale.cols : m->shape.cols);
+    if (m->factor) snprintf(buf + n, STORED_WORDS_CAP - (size_t)n, ", a factor");
+}
+
 void stored_convert(const stored *m, void *out)
 {
     const uint8_t *from = m->t->data;

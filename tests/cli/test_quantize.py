@@ -314,6 +314,11 @@ class Quantize(Case):
             path = self.put(broken, {**CONFIG, "quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4",
                                                                        "ignore": plain}}, "factor-%g" % value)
             self.bad(1, [names[0] + "_scale_2", *words], "run", path, *where)
+        broken = {**t, names[0] + "_scale": ("F32", t[names[0] + "_scale"][1], t[names[0] + "_scale"][2] * 4)}
+        path = self.put(broken, {**CONFIG, "quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4",
+                                                                   "ignore": plain}}, "unlike")
+        self.bad(1, ["experts.1.gate_proj", "e2m1, scales in e4m3 for 1 x 16, a factor", "e2m1, scales in f32 for 1 x 16"],
+                 "run", path, *where)
         path = self.quantized("nvfp4")
         broken = read(os.path.join(path, "model.safetensors"))
         broken[names[0] + "_global_scale"] = ("F32", [1], f32([0]))
