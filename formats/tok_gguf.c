@@ -222,7 +222,10 @@ static json_t *carried(const maker *m, int *there)
     if (!root)
         fmt_fail(m->e, "%.300s: tokenizer.huggingface.json is not valid JSON: line %d: %s", gguf_file(m->g), why.line,
                  why.text);
-    return root;
+    if (!root || json_is_object(root)) return root;
+    fmt_fail(m->e, "%.300s: tokenizer.huggingface.json holds a JSON array, an object is expected", gguf_file(m->g));
+    json_decref(root);
+    return NULL;
 }
 
 static int has_none(const gguf *g)

@@ -445,9 +445,10 @@ int weight_quant_read(const json_t *outer, const json_t *text, const json_t *hf,
     }
     if (!failed) {
         const char *expert = json_string_value(either(outer, text, "expert_dtype"));
-        const weight_format *f = expert ? weight_format_find(expert, e) : NULL;
+        fmt_error why;
+        const weight_format *f = expert ? weight_format_find(expert, &why) : NULL;
         q.experts = f ? *f : q.linear;
-        failed = expert && !f ? -1 : 0;
+        if (expert && !f) failed = fmt_fail(e, "%.200s: expert_dtype: %s", file, why.text);
         q.quantized |= f != NULL;
     }
     if (failed) {

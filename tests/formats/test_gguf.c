@@ -257,13 +257,14 @@ static void test_refused_tokenizers(void **state)
                 {{"tokenizer.ggml.merges is missing"}},
                 {{"model.merges[0]", "not in model.vocab"}},
                 {{"tokenizer.ggml.bos_token_id is 2, 0 to 1"}},
-                {{"tokenizer.huggingface.json is not valid JSON"}}};
+                {{"tokenizer.huggingface.json is not valid JSON"}},
+                {{"tokenizer.huggingface.json holds a JSON array", "an object"}}};
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         tok *t = NULL;
         fmt_error e = {""};
         gg_start();
-        if (i == 12) gg_text("tokenizer.huggingface.json", "{\"a\": }");
+        if (i >= 12) gg_text("tokenizer.huggingface.json", i == 12 ? "{\"a\": }" : "[]");
         if (i != 2) gg_text("tokenizer.ggml.model", i == 3 ? "llama" : "gpt2");
         if (i != 1) gg_text("tokenizer.ggml.pre", i == 0 ? "llama-bpe" : "qwen2");
         if (i == 5)

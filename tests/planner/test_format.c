@@ -223,6 +223,7 @@ static void of_bad_configs(void **state)
         {"{\"quantization_config\": {\"quant_method\": \"gptq\", \"bits\": 99}}", "99"},
         {"{\"quantization_config\": {\"quant_method\": \"modelopt\", \"quant_algo\": \"Q\"}}", "'Q'"},
         {"{\"dtype\": \"int3\"}", "int3"},
+        {"{\"expert_dtype\": \"fp3\"}", "config.json: expert_dtype: 'fp3'"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
