@@ -57,13 +57,14 @@ static void read_some(void *task, int32_t i, int32_t count)
 
 int bench_reader_open(bench_reader *r, const moewe_device *dev, uint64_t bytes, fmt_error *e)
 {
-    uint64_t share = bench_memory_available() / 4;
+    uint64_t share = bench_memory_available() / 4, asked = bytes;
     *r = (bench_reader){0};
     if (share && bytes > share) bytes = share;
     bytes = bytes / read_chunk * read_chunk;
     if (!bytes)
-        return fmt_fail(e, "the read bandwidth is measured over at least %llu bytes, and over a quarter of what is free "
-                           "(%llu bytes) at most", (unsigned long long)read_chunk, (unsigned long long)share * 4);
+        return fmt_fail(e, "read bandwidth over %llu bytes was asked for, and %llu are a quarter of the free memory; at least "
+                           "%llu are needed", (unsigned long long)asked, (unsigned long long)share,
+                        (unsigned long long)read_chunk);
     r->dev = dev;
     if (moewe_device_alloc(dev, (moewe_need){bytes, 64, MOEWE_PLACE_HOST}, &r->mem))
         return fmt_fail(e, "%s", moewe_last_error());

@@ -32,7 +32,8 @@ static int read_ids(loss_job *j, const char *where)
 {
     fmt_error e;
     const char *colon = strrchr(where, ':');
-    if (!colon) return cli_fail("--loss: '%s' is no FILE:TENSOR", where);
+    char shape[96];
+    if (!colon) return cli_fail("--loss is '%s', the name of a file, a colon and that of a tensor are expected", where);
     char *path = strndup(where, (size_t)(colon - where));
     if (!path) return cli_fail("no memory for a path");
     int bad = st_open(path, &j->store, &e);
@@ -41,9 +42,11 @@ static int read_ids(loss_job *j, const char *where)
     const st_tensor *t = st_find(j->store, colon + 1);
     uint64_t n = 1;
     for (int32_t i = 0; t && i < t->rank; i++) n *= (uint64_t)t->shape[i];
-    if (!t || (t->dtype != ST_I32 && t->dtype != ST_I64) || n < 2 || n > INT32_MAX)
-        return cli_fail("--loss: '%s' is %s, a tensor of at least two integers is expected", where,
-                        t ? "of another type or size" : "not there");
+    if (!t) return cli_fail("--loss: '%s': the file has no such tensor, token ids are expected", where);
+    st_shape_text(t, shape, sizeof shape);
+    if ((t->dtype != ST_I32 && t->dtype != ST_I64) || n < 2 || n > INT32_MAX)
+        return cli_fail("--loss: '%s' is %s %s, at least two token ids in I32 or I64 are expected", where,
+                        st_dtype_name(t->dtype), shape);
     j->n = (int32_t)n;
     j->ids = cli_ids(t, n);
     j->seq = calloc(n, sizeof *j->seq);
@@ -55,7 +58,19 @@ static int read_ids(loss_job *j, const char *where)
     return CLI_OK;
 }
 
-static int run(loss_job *j, const char *dir, const cli_common *common, double *mean)
+static int check_ids(const loss_job *j, const char *where, int32_t vocab)
+{
+    for (int32_t i = 0; i < j->n; i++) {
+        if (j->ids[i] < 0) /* what cli_ids makes of all that is no int32_t from 0 on */
+            return cli_fail("--loss: '%s': element %d is below 0 or has more than 31 bits, 0 to %d is expected", where, (int)i,
+                            (int)vocab - 1);
+        if (j->ids[i] >= vocab)
+            return cli_fail("--loss: '%s': element %d is %d, 0 to %d is expected", where, (int)i, (int)j->ids[i], (int)vocab - 1);
+    }
+    return CLI_OK;
+}
+
+static int run(loss_job *j, const char *dir, const char *where, const cli_common *common, double *mean)
 {
     fmt_error e;
     const engine_options o = {.backend = common->backend,
@@ -68,9 +83,8 @@ static int run(loss_job *j, const char *dir, const cli_common *common, double *m
     double sum = 0;
     if (engine_open(dir, &o, &j->engine, &e)) return cli_fail("%s", e.text);
     int32_t vocab = engine_config(j->engine)->vocab;
-    for (int32_t i = 0; i < j->n; i++)
-        if (j->ids[i] < 0 || j->ids[i] >= vocab)
-            return cli_fail("--loss: token %d is %d, 0 to %d is expected", (int)i, (int)j->ids[i], (int)vocab - 1);
+    int status = check_ids(j, where, vocab);
+    if (status) return status;
     for (int32_t at = 0; at < j->n - 1; at += AT_ONCE) { /* of the last token nothing follows */
         int32_t n = j->n - 1 - at < AT_ONCE ? j->n - 1 - at : AT_ONCE;
         const engine_batch b = {n, j->ids + at, j->seq, j->pos + at, j->want};
@@ -86,7 +100,7 @@ int eval_loss(const char *dir, const cli_common *common, const char *where, int 
     loss_job j = {0};
     double mean = 0;
     int status = read_ids(&j, where);
-    if (!status) status = run(&j, dir, common, &mean);
+    if (!status) status = run(&j, dir, where, common, &mean);
     if (!status && stats) {
         const text_model m = {.config = *engine_config(j.engine), .engine = j.engine};
         text_model_print_memory(&m);

@@ -205,6 +205,15 @@ class Quantize(Case):
         text = self.good("eval", path, "--loss", tokens + ":ids", "--stats")
         return int(re.search(r"weights +(\d+)", text)[1])
 
+    def test_bad_losses(self):
+        path = os.path.join(self.root, "ids")
+        write(path, {"one": ("I64", [1], struct.pack("<q", 1)), "real": ("F32", [2], f32([1, 2])),
+                     "far": ("I64", [2], struct.pack("<2q", 0, 2 ** 40)), "vocab": ("I32", [1, 2], struct.pack("<2i", 47, VOCAB))})
+        for name, words in (("one", ["I64 [1]"]), ("real", ["F32 [2]", "I32 or I64"]), ("far", ["element 1", "0 to 47"]),
+                            ("vocab", ["element 1 is 48", "0 to 47"]), ("none", ["no such tensor"])):
+            self.bad(1, [path + ":" + name, *words], "eval", self.dir, "--loss", path + ":" + name)
+        self.bad(1, ["'ids'", "colon"], "eval", self.dir, "--loss", "ids")
+
     def test_config(self):
         self.assertEqual(self.config(self.quantized("fp8"))["quantization_config"],
                          {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic",
