@@ -218,17 +218,17 @@ static const char *const companions[] = {"generation_config.json", "tokenizer.js
                                          "chat_template.json"};
 enum { COMPANIONS = sizeof companions / sizeof *companions };
 
-static int copy_bytes(int from, int to, const char *path, fmt_error *e)
+static int copy_bytes(int from, int to, const char *source, const char *path, fmt_error *e)
 {
     char buffer[65536];
     for (;;) {
         ssize_t n = read(from, buffer, sizeof buffer), at = 0;
         if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return fmt_fail(e, "%.300s: cannot be read for a copy: %s", path, strerror(errno));
+        if (n < 0) return fmt_fail(e, "%.300s: cannot be read for a copy: %s", source, strerror(errno));
         if (n == 0) return 0;
         while (at < n) {
             ssize_t put = write(to, buffer + at, (size_t)(n - at));
-            if (put < 0 && errno != EINTR) return fmt_fail(e, "%.300s: cannot be copied: %s", path, strerror(errno));
+            if (put < 0 && errno != EINTR) return fmt_fail(e, "%.300s: cannot be written: %s", path, strerror(errno));
             if (put > 0) at += put;
         }
     }
@@ -243,7 +243,7 @@ static int copy_companion(const quantize_job *j, const char *dir, const char *na
     int in = to ? fmt_open_regular(from, &bytes, &absent, j->e) : -1;
     if (in >= 0) {
         int out = open(to, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-        failed = out < 0 ? fmt_fail(j->e, "%.300s: cannot be written: %s", to, strerror(errno)) : copy_bytes(in, out, from, j->e);
+        failed = out < 0 ? fmt_fail(j->e, "%.300s: cannot be written: %s", to, strerror(errno)) : copy_bytes(in, out, from, to, j->e);
         if (out >= 0 && close(out) != 0 && !failed) failed = fmt_fail(j->e, "%.300s: closing it failed: %s", to, strerror(errno));
         close(in);
     } else if (absent) {
