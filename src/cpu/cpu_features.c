@@ -63,6 +63,7 @@ int cpu_allows(cpu_level level, char *why, size_t cap)
     const feature bf16[] = {
         {"AVX512_BF16", (a71 & 1u << 5) != 0},
         {"AVX512_VNNI", (c & bit_AVX512VNNI) != 0},
+        {"AVX512_VBMI", (c & bit_AVX512VBMI) != 0},
     };
     const feature amx[] = {
         {"AMX_TILE", (d7 & 1u << 24) != 0},
@@ -72,7 +73,7 @@ int cpu_allows(cpu_level level, char *why, size_t cap)
     };
     if (first_missing(avx2, 4, why, cap)) return 0;
     if (level >= CPU_AVX512 && first_missing(avx512, 5, why, cap)) return 0;
-    if (level >= CPU_AVX512BF16 && first_missing(bf16, 2, why, cap)) return 0;
+    if (level >= CPU_AVX512BF16 && first_missing(bf16, 3, why, cap)) return 0;
     return level < CPU_AMX || (!first_missing(amx, 4, why, cap) && may_use_tiles(why, cap));
 }
 

@@ -63,30 +63,23 @@ static inline __attribute__((always_inline)) void vnni_strip(const vnni_span *s,
     }
 }
 
-/* The same with few rows, which decode codes on their way to the product: nothing is stored between.  Two chains of
- * additions for each sum would need more registers than hiding the latency is worth: columns hide it. */
-static inline __attribute__((always_inline)) void vnni_few(const vnni_span *s, const uint8_t *codes, const int n, const int m,
-                                                           const int nibbles, __m512i table, float *c)
+/* The same with few rows by a whole panel, which decode codes on their way to the product: nothing is stored between. */
+static inline __attribute__((always_inline)) void vnni_few(const vnni_span *s, const uint8_t *codes, const int n,
+                                                           const int nibbles, const int chain, __m512i table, float *c)
 {
-    const int32_t width = m * CPU_LANES;
-    const __m512i low = _mm512_set1_epi8(15), flip = _mm512_set1_epi8((char)0x80);
-    for (int32_t i = 0; i < s->chains; i++) {
-        int32_t block = i * s->chain / CPU_STEP;
-        const uint8_t *w = codes + (nibbles ? i * s->chain * width / 2 : i * s->chain * width);
-        const int8_t *q = s->x.q + i * s->chain;
+    const __m512i flip = _mm512_set1_epi8((char)0x80);
+    const int8_t *q = s->x.q;
+    for (int32_t i = 0; i < s->chains; i++, q += chain) {
         __m512i acc[VNNI_FEW][VECTORS];
         UNROLL for (int r = 0; r < n; r++)
-        {
-            __m512i start = four_of(s->x.start + r * INT_CHAINS + i);
-            UNROLL for (int v = 0; v < m; v++) acc[r][v] = start;
-        }
-        for (int32_t k = 0; k < s->chain; k += nibbles ? 8 : 4, w += width * 4) {
-            UNROLL for (int v = 0; v < m; v++)
+        UNROLL for (int v = 0; v < VECTORS; v++) acc[r][v] = four_of(s->x.start + r * INT_CHAINS + i);
+        UNROLL for (int k = 0; k < chain; k += nibbles ? 8 : 4, codes += CPU_COLS * 4)
+            UNROLL for (int v = 0; v < VECTORS; v++)
             {
-                __m512i d = _mm512_loadu_si512(w + v * 64), high;
+                __m512i d = _mm512_loadu_si512(codes + v * 64), high = d;
                 if (nibbles) {
-                    high = _mm512_shuffle_epi8(table, _mm512_and_si512(_mm512_srli_epi16(d, 4), low));
-                    d = _mm512_shuffle_epi8(table, _mm512_and_si512(d, low));
+                    high = int_high(table, d);
+                    d = int_low(table, d);
                 } else {
                     d = _mm512_xor_si512(d, flip);
                 }
@@ -96,51 +89,37 @@ static inline __attribute__((always_inline)) void vnni_few(const vnni_span *s, c
                     if (nibbles) acc[r][v] = _mm512_dpbusd_epi32(acc[r][v], high, four_of(q + r * INT_SPAN + k + 4));
                 }
             }
-        }
         UNROLL for (int r = 0; r < n; r++)
-        UNROLL for (int v = 0; v < m; v++) vnni_add(s, i, r, block, v, acc[r][v], c);
+        UNROLL for (int v = 0; v < VECTORS; v++) vnni_add(s, i, r, i * chain / CPU_STEP, v, acc[r][v], c);
     }
 }
 
-#define FEW(n, m)                                                                                                      \
-    case (n)*8 + (m):                                                                                                  \
-        if (nibbles)                                                                                                   \
-            vnni_few(s, codes, n, m, 1, table, c);                                                                     \
-        else                                                                                                           \
-            vnni_few(s, codes, n, m, 0, table, c);                                                                     \
+#define FEW(n, nibbles, chain)                                                                                         \
+    case n:                                                                                                            \
+        vnni_few(s, codes, n, nibbles, chain, table, c);                                                               \
         break
 
-static void vnni_few_rows(const vnni_span *s, const uint8_t *codes, int32_t rows, int32_t width, int nibbles, __m512i table,
-                          float *c)
-{
-    switch (rows * 8 + width / CPU_LANES) {
-        FEW(1, 1);
-        FEW(1, 2);
-        FEW(1, 3);
-        FEW(1, 4);
-        FEW(2, 1);
-        FEW(2, 2);
-        FEW(2, 3);
-        FEW(2, 4);
-        FEW(3, 1);
-        FEW(3, 2);
-        FEW(3, 3);
-        FEW(3, 4);
-        FEW(4, 1);
-        FEW(4, 2);
-        FEW(4, 3);
-        FEW(4, 4);
-        FEW(5, 1);
-        FEW(5, 2);
-        FEW(5, 3);
-        FEW(5, 4);
-        FEW(6, 1);
-        FEW(6, 2);
-        FEW(6, 3);
-        FEW(6, 4);
-    default: break;
+#define FEW_ROWS(name, nibbles, chain)                                                                                 \
+    static void name(const vnni_span *s, const uint8_t *codes, int32_t rows, __m512i table, float *c)                  \
+    {                                                                                                                  \
+        switch (rows) {                                                                                                \
+            FEW(1, nibbles, chain);                                                                                    \
+            FEW(2, nibbles, chain);                                                                                    \
+            FEW(3, nibbles, chain);                                                                                    \
+            FEW(4, nibbles, chain);                                                                                    \
+            FEW(5, nibbles, chain);                                                                                    \
+            FEW(6, nibbles, chain);                                                                                    \
+        default: break;                                                                                                \
+        }                                                                                                              \
     }
-}
+
+FEW_ROWS(few_bytes_32, 0, 32)
+FEW_ROWS(few_bytes_16, 0, 16)
+FEW_ROWS(few_nibbles_32, 1, 32)
+FEW_ROWS(few_nibbles_16, 1, 16)
+
+static void (*const few_rows[2][2])(const vnni_span *, const uint8_t *, int32_t, __m512i, float *) = {
+    {few_bytes_32, few_bytes_16}, {few_nibbles_32, few_nibbles_16}};
 
 static inline __attribute__((always_inline)) void vnni_rows(const vnni_span *s, int32_t rows, const int m, float *c)
 {
@@ -191,8 +170,8 @@ static void tile_ints(const void *const *x, int32_t x_dtype, int32_t rows, const
             else
                 cpu_pack_block(&panels[p], width, at, n, room);
             chain_scales(&cpu_kernels_avx512bf16, &panels[p], width, k, at, s.chain, s.chains, scale, min);
-            if (rows <= VNNI_FEW) {
-                vnni_few_rows(&s, codes, rows, width, f->values != CPU_I8, table, c[p]);
+            if (rows <= VNNI_FEW && width == CPU_COLS) {
+                few_rows[f->values != CPU_I8][s.chain == 16](&s, codes, rows, table, c[p]);
                 continue;
             }
             if (f->values == CPU_I8)
