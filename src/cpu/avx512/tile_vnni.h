@@ -11,6 +11,7 @@ typedef struct vnni_span {
     const uint8_t *w;           /* bytes [k / 4][width][4], offset added */
     const float   *scale, *min; /* [chains][CPU_COLS]; min NULL: none */
     int_rows       x;
+    const uint8_t *ahead;
     int32_t        chains, chain, add;
 } vnni_span;
 
@@ -67,6 +68,7 @@ static inline __attribute__((always_inline)) void vnni_strip(const vnni_span *s,
 static inline __attribute__((always_inline)) void vnni_few(const vnni_span *s, const uint8_t *codes, const int n,
                                                            const int nibbles, const int chain, __m512i table, float *c)
 {
+    const int64_t ahead = s->ahead - codes;
     const __m512i flip = _mm512_set1_epi8((char)0x80);
     const int8_t *q = s->x.q;
     for (int32_t i = 0; i < s->chains; i++, q += chain) {
@@ -77,6 +79,7 @@ static inline __attribute__((always_inline)) void vnni_few(const vnni_span *s, c
             UNROLL for (int v = 0; v < VECTORS; v++)
             {
                 __m512i d = _mm512_loadu_si512(codes + v * 64), high = d;
+                __builtin_prefetch(codes + v * 64 + ahead, 0, 3);
                 if (nibbles) {
                     high = int_high(table, d);
                     d = int_low(table, d);
@@ -164,11 +167,12 @@ static void tile_ints(const void *const *x, int32_t x_dtype, int32_t rows, const
             int32_t width = cpu_padded(panels[p].cols);
             lines_ahead next = next_lines(panels, n_panels, p, at, k, INT_SPAN);
             const uint8_t *codes = room;
-            ask_ahead(&next, 0);
+            if (rows > VNNI_FEW || width != CPU_COLS) ask_ahead(&next, 0);
             if (panels[p].packed)
                 codes = panels[p].data + cpu_element_bytes(f, width, at);
             else
                 cpu_pack_block(&panels[p], width, at, n, room);
+            s.ahead = next.from ? next.from : codes;
             chain_scales(&cpu_kernels_avx512bf16, &panels[p], width, k, at, s.chain, s.chains, scale, min);
             if (rows <= VNNI_FEW && width == CPU_COLS) {
                 few_rows[f->values != CPU_I8][s.chain == 16](&s, codes, rows, table, c[p]);
